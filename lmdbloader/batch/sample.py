@@ -250,8 +250,3 @@ def marks_of(sample: Any) -> dict[str, type[str]]:
         return {name: type(name) for name in sample if isinstance(name, ListName | JsonName)}
     lists, json = getattr(sample, "_lists", ()), getattr(sample, "_json", ())
     return {**dict.fromkeys(lists, ListName), **dict.fromkeys(json, JsonName)}
-
-
-def num_samples(batch: Any) -> int:
-    """Return the number of samples of a batch in any form."""
-    return len(next(iter(batch.values())) if isinstance(batch, Mapping) else batch[0])

@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -27,9 +26,9 @@ from lmdbloader.batch.batcher import Batcher
 from lmdbloader.batch.dataset import LMDBDataset, check_images
 from lmdbloader.batch.memory import BatchMemory, PinnedMemory
 from lmdbloader.batch.pipeline import Pipeline, check_epoch, check_seed
-from lmdbloader.batch.sample import Form, check_form, num_samples
+from lmdbloader.batch.sample import Form, check_form
 from lmdbloader.errors import OptionError
-from lmdbloader.loader.epoch import LEFT_OUT, Batches, EpochRun, Plan, deliver, plan_groups
+from lmdbloader.loader.epoch import Batches, EpochRun, Plan, deliver, plan_groups
 from lmdbloader.loader.options import (
     Shard,
     check_numbers,
@@ -51,7 +50,6 @@ from lmdbloader.transforms.compilation import is_random
 from lmdbloader.transforms.functions import is_compiled
 
 if TYPE_CHECKING:
-    from lmdbloader.base.stopwatch import BatchTimes
     from lmdbloader.loader.device import Copies
     from lmdbloader.loader.mixing import Mix
     from lmdbloader.loader.options import Given, Weights
@@ -590,38 +588,20 @@ class Loader(DataLoader[Any]):
         items = deliver(self._run(place), self._threads, self.groups_ahead)
         return items if self._copies is None else self._copies.of(items)
 
-    def _run(self, place: Place, limit: int | None = None) -> EpochRun:
-        """Return a pass through an epoch from a place on, or through its first `limit` batches."""
+    def _run(self, place: Place) -> EpochRun:
+        """Return a pass through an epoch from a place on."""
         order, share = self._orders.of(place.epoch, self._layout, place.seed), self._resolved()
         return EpochRun(
             self._batcher,
             place.epoch,
             order,
-            share.positions(order.length, place.start).limited(limit),
+            share.positions(order.length, place.start),
             self._plan,
             mean_nbytes=self._layout.mean_nbytes,
             skips=self._skips,
             may_lack=share.world_size == 1,
             stopwatch=self._stopwatch,
         )
-
-    def benchmark(self, seconds: float = 5.0) -> BatchTimes:
-        """Return `samples_per_s`, and the `waits` for each batch, of some seconds; the epoch stays the same.
-
-        Raises:
-            OptionError: This loader has no batch.
-        """
-        from lmdbloader.base.stopwatch import time_batches
-
-        if len(self) == 0:
-            raise OptionError(f"benchmark: this loader has no batch of {self.dataset!r}")
-        first = replace(self._coming.place(), start=0)
-        self._prepare(first)
-        for _ in deliver(self._run(first, self.batches_at_once), self._threads, 1):
-            pass  # loads the kernels, starts the threads
-        epochs = (self._items(replace(first, epoch=number)) for number in count(first.epoch))
-        batches = (batch for batch, _ in chain.from_iterable(epochs))
-        return time_batches(batches, seconds, lambda batch: 0 if batch is LEFT_OUT else num_samples(batch))
 
     def time_stages(self, on: bool = True) -> bool:
         """Start timing the stages of the threads from zero, or stop it; see `stage_times`.

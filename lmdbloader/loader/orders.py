@@ -139,12 +139,6 @@ class RankPositions:
         """Return the last position of a batch."""
         return self.first + self.stride * (min((batch + 1) * self.batch_size, self.num_samples) - 1)
 
-    def limited(self, num_batches: int | None) -> RankPositions:
-        """Return the first batches, None for all."""
-        if num_batches is None:
-            return self
-        return replace(self, num_samples=min(self.num_samples, num_batches * self.batch_size))
-
 
 @dataclass(frozen=True, slots=True)
 class Windows:
