@@ -139,17 +139,12 @@ def place_of(state: Any, same: Mapping[str, Any]) -> Place:
     Raises:
         OptionError: It is not a state, or it is of another version, dataset, order or seed.
     """
-    version = state.get("version") if isinstance(state, dict) else None
-    if not _is(version, Integral):
-        raise OptionError(f"load_state_dict({shown(state)}): expected what a Loader's state_dict() returned")
-    if version != STATE_VERSION:
-        raise OptionError(
-            f"load_state_dict: the state has version {version}; this release reads {STATE_VERSION}. Use the "
-            "release that saved it."
-        )
+    expected = f"expected what a Loader's state_dict() returned, version {STATE_VERSION}"
+    if not isinstance(state, dict) or state.get("version") != STATE_VERSION:
+        raise OptionError(f"load_state_dict({shown(state)}): {expected}")
     for name, kind in _KINDS.items():
-        if not _is(state.get(name), kind):
-            raise OptionError(f"load_state_dict: {name!r} is {shown(state.get(name))}, which no state_dict() has")
+        if not isinstance(state.get(name), kind) or isinstance(state[name], bool):
+            raise OptionError(f"load_state_dict: {name!r} is {shown(state.get(name))}; {expected}")
     for name, other in _MUST_AGREE.items():
         if state[name] != same[name]:
             raise OptionError(
@@ -180,7 +175,3 @@ def epoch_in(state: Any) -> int:
         return whole("epoch", state.get("epoch") if isinstance(state, dict) else None, 0, 2**63 - 1)
     except OptionError:
         return 0
-
-
-def _is(value: Any, kind: type) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool)
