@@ -220,7 +220,7 @@ class LMDBDataset(ReadsMany):
             OptionError: It is a text.
         """
         if isinstance(index, Ticket):
-            return index.batch()
+            return index
         if getattr(index, "ndim", 0):  # a tensor with one number counts as a number
             return self.select(index)
         try:

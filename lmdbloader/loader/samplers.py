@@ -1,65 +1,19 @@
 """The samplers of a Loader, from which frameworks read its order and build other DataLoaders.
 
-Its batch sampler gives tickets, and a dataset returns the Loader's own batch for each.
+Its batch sampler gives tickets, and its collate function the Loader's own batch for each.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 from torch.utils.data import BatchSampler, DistributedSampler, Sampler, SequentialSampler
 
-from lmdbloader.batch.many import Ticket
+from lmdbloader.batch.many import Ticket, rebuilt
 from lmdbloader.errors import OptionError
-
-
-def _rebuilt(does: str) -> OptionError:
-    """Return the error for a framework that takes a Loader apart, with the lines to write instead."""
-    return OptionError(
-        f"a framework has built another DataLoader from a Loader, and {does}: the Loader's transforms, threads and "
-        'share of the samples would be lost. Among several processes write Loader(..., shard="auto"); with Accelerate '
-        "also `loader = lmdbloader.integrations.accelerate.prepare(accelerator, loader)`."
-    )
-
-
-class _Ticket(Ticket):
-    """One batch of a Loader's epoch, in the place of its sample numbers; it is read when a dataset is asked for it.
-
-    Frameworks build DataLoaders of their own around a dataset and a batch sampler. With tickets these deliver the
-    Loader's batches, and leaving some out costs nothing.
-    """
-
-    __slots__ = ("_read",)
-
-    def __init__(self, read: Callable[[], Any]) -> None:
-        """Prepare; `read` is called with nothing and returns the batch."""
-        self._read = read
-
-    def batch(self) -> _Ready:
-        """Return the batch: `dataset[ticket]`."""
-        return _Ready(self._read())
-
-    def __len__(self) -> int:
-        raise _rebuilt("divides its batches among processes")
-
-    def __iter__(self) -> Iterator[_Ticket]:
-        """Give itself: torch asks the dataset for each item of a batch."""
-        return iter((self,))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        raise _rebuilt("reads it in worker processes")
-
-
-class _Ready:
-    """A batch that needs no collating."""
-
-    __slots__ = ("batch",)
-
-    def __init__(self, batch: Any) -> None:
-        self.batch = batch
 
 
 def unpack(samples: Any) -> Any:
@@ -68,9 +22,9 @@ def unpack(samples: Any) -> Any:
     Raises:
         OptionError: There are samples instead, which have not been through the Loader.
     """
-    if isinstance(samples, list) and len(samples) == 1 and isinstance(samples[0], _Ready):
-        return samples[0].batch
-    raise _rebuilt("reads samples of the dataset itself; lmdbloader.collate stacks those")
+    if isinstance(samples, list) and len(samples) == 1 and isinstance(samples[0], Ticket):
+        return samples[0].read()
+    raise rebuilt("reads samples of the dataset itself; lmdbloader.collate stacks those")
 
 
 class _Fixed:
@@ -102,7 +56,7 @@ class LoaderSampler(_Fixed, Sampler[int]):
         return int(self.loader._num_samples())
 
     def __iter__(self) -> Iterator[int]:
-        raise _rebuilt("chooses the samples itself")
+        raise rebuilt("chooses the samples itself")
 
 
 class _Sequential(LoaderSampler, SequentialSampler):
@@ -196,7 +150,7 @@ class LoaderBatches(_Fixed, BatchSampler):
     def _tickets(self) -> Iterator[Ticket]:
         epoch = _Epoch(self.loader)
         for step in range(self.loader._num_coming()):
-            yield _Ticket(partial(epoch.read, step))
+            yield Ticket(partial(epoch.read, step))
         epoch.end()
 
 
@@ -228,7 +182,7 @@ class _Epoch:
         if self._next is None:
             self._batches = self._loader._iterate(step)
         elif step != self._next:
-            raise _rebuilt("skips batches in the middle of an epoch")
+            raise rebuilt("skips batches in the middle of an epoch")
         self._next = step + 1
         return next(self._batches)
 
