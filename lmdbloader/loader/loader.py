@@ -571,7 +571,16 @@ class Loader(DataLoader[Any]):
         share, place = self._resolved(), self._coming.place()
         if step:
             place.start = share.position_after(step, self._orders.length(place.epoch), place.start)
-        items = self._items(place)
+        self._prepare(place)
+        order = self._orders.of(place.epoch, self._layout, place.seed)
+        run = EpochRun(
+            self._batcher, place.epoch, order, share.positions(order.length, place.start), self._plan,
+            mean_nbytes=self._layout.mean_nbytes, skips=self._skips, may_lack=share.world_size == 1,
+            stopwatch=self._stopwatch,
+        )  # fmt: skip
+        items = deliver(run, self._threads, self.groups_ahead)
+        if self._copies is not None:
+            items = self._copies.of(items)
         self._before = replace(self._coming)
         self._coming.begin()
         self._share, self._place = share, place
@@ -581,27 +590,6 @@ class Loader(DataLoader[Any]):
         if (damage.sample, damage.field) not in self._corrupt:
             self._corrupt[damage.sample, damage.field] = damage
             _logger.warning("lmdbloader: left out: %s", plain(damage.reason))
-
-    def _items(self, place: Place) -> Iterator[Any]:
-        """Return the items of `Batches`, from a place on."""
-        self._prepare(place)
-        items = deliver(self._run(place), self._threads, self.groups_ahead)
-        return items if self._copies is None else self._copies.of(items)
-
-    def _run(self, place: Place) -> EpochRun:
-        """Return a pass through an epoch from a place on."""
-        order, share = self._orders.of(place.epoch, self._layout, place.seed), self._resolved()
-        return EpochRun(
-            self._batcher,
-            place.epoch,
-            order,
-            share.positions(order.length, place.start),
-            self._plan,
-            mean_nbytes=self._layout.mean_nbytes,
-            skips=self._skips,
-            may_lack=share.world_size == 1,
-            stopwatch=self._stopwatch,
-        )
 
     def time_stages(self, on: bool = True) -> bool:
         """Start timing the stages of the threads from zero, or stop it; see `stage_times`.
