@@ -8,7 +8,7 @@ import multiprocessing.queues
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch._utils import ExceptionWrapper
@@ -19,8 +19,8 @@ from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.draws import Draws
 from lmdbloader.batch.many import ReadMany, many_of, overridden
 from lmdbloader.batch.shared_memory import free_nbytes, is_plain, means_no_space, no_space
+from lmdbloader.errors import OptionError
 from lmdbloader.loader.tuning_cache import Workers, case_of, recall_workers
-from lmdbloader.loader.views import followed
 
 # Options of DataLoader that need worker processes.
 _OF_WORKERS = frozenset({"multiprocessing_context", "persistent_workers", "prefetch_factor", "timeout"})
@@ -50,8 +50,15 @@ def dataloader(
 
     Raises:
         DiskFullError: /dev/shm has no room for the queues of worker processes.
+        OptionError: The dataset is a Subset of a view with a seed.
     """
     dataset = LMDBDataset(dataset) if isinstance(dataset, str | bytes | os.PathLike) else dataset
+    inner = dataset.dataset if type(dataset) is Subset else None
+    if isinstance(inner, LMDBDataset) and inner._draws is not None and not overridden(inner):
+        raise OptionError(
+            "dataloader(Subset): parts of a view with a seed, as of random_split, would share its epoch. Write "
+            "view.select(subset.indices), or view.split([0.9, 0.1])."
+        )
     settings = dict(options)
     if batch_size is not None:
         settings.setdefault("collate_fn", collate)
@@ -70,23 +77,7 @@ def dataloader(
         if free_nbytes() == 0:
             raise no_space(_QUEUE_NBYTES * settings["num_workers"])
         settings["worker_init_fn"] = WorkerStart(settings.get("worker_init_fn"))
-    part = _with_own_epoch(dataset)
-    loader = EpochDataLoader(part, batch_size, **settings)
-    if part is not dataset:
-        loader._given = dataset, dataset.dataset  # type: ignore[attr-defined]
-    return loader
-
-
-def _with_own_epoch(dataset: Any) -> Any:
-    """Return a Subset over another view of its samples; the parts of torch's random_split share one view."""
-    if type(dataset) is not Subset:
-        return dataset
-    inner = dataset.dataset
-    if not isinstance(inner, LMDBDataset) or inner._draws is None or overridden(inner):
-        return dataset
-    part = copy.copy(dataset)
-    part.dataset = followed(inner, slice(None))
-    return part
+    return EpochDataLoader(dataset, batch_size, **settings)
 
 
 class EpochDataLoader(DataLoader[Any]):
@@ -95,15 +86,8 @@ class EpochDataLoader(DataLoader[Any]):
     Without workers it reads a batch in one call, as workers do.
     """
 
-    _given: tuple[Any, Any] | None = None  # the Subset that this reads a copy of, and the dataset in there
-
     def __iter__(self) -> Any:
         """Return an iterator over the batches of the next epoch."""
-        if self._given is not None:  # the user may change both
-            (given, inner), part = self._given, cast("Any", self.dataset)
-            part.indices = given.indices
-            if given.dataset is not inner:
-                part.dataset, self._given = _with_own_epoch(given).dataset, (given, given.dataset)
         begun: dict[Draws, tuple[int, int]] = self.__dict__.setdefault("_begun", {})
         for draws in _draws_in(self.dataset, set()):
             begun[draws] = draws.begin(begun.get(draws))
