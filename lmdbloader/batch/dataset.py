@@ -6,7 +6,7 @@ import copy
 import operator
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -40,16 +40,6 @@ WITHOUT_EFFECT = frozenset(
     {"as_", "cache_dir", "cache_fraction", "data", "imgs", "indices", "io", "labels", "loader", "samples"}
     | {"target_transform", "transforms"}
 )
-
-
-class Source(Protocol):
-    """What a view was made of."""
-
-    def __call__(self) -> LMDBDataset:
-        """Return the dataset whose own transform the view has."""
-
-    def check(self) -> None:
-        """Raise OptionError if that has other samples by now."""
 
 
 class LMDBDataset(ReadsMany):
@@ -108,7 +98,8 @@ class LMDBDataset(ReadsMany):
         names = field_names(fields, [(self.reader.place, self.reader.fields)])
         self.fields: dict[str, Field] = {name: self.reader.fields[name] for name in names}
         self._transform = transform
-        self._source: Source | None = None  # of a view that stands for torch's Subset or ConcatDataset
+        # Of a view that stands for torch's Subset or ConcatDataset: returns the dataset whose transform the view has.
+        self._source: Any = None
         self._form = check_form(as_, None if self.has_own_transform else names)
         self._rows: Rows | None = None  # a range takes no memory
         self.all_transforms: tuple[Transform, ...] = ()  # the compiled ones of `transformed`
@@ -200,7 +191,8 @@ class LMDBDataset(ReadsMany):
             assigned: Callable[[Any], Any] | None = self.__dict__["transform"]
             return assigned
         if self._source is not None:
-            return self._source()._own_transform
+            own: Callable[[Any], Any] | None = self._source()._own_transform
+            return own
         return self._transform if type(self).transform is LMDBDataset.transform else self.transform
 
     @property
@@ -451,15 +443,14 @@ class LMDBDataset(ReadsMany):
             rows: Rows of the stored index to consider, a range or (n,); all of them by default.
             of_any_channels: Whether grey images and images in colour count as alike.
         """
-        images = [name for name, f in self.fields.items() if f.has_pixels]
-        return [name for name in images if self._is_uniform(name, rows, of_any_channels)]
-
-    def _is_uniform(self, name: str, rows: Rows | None, of_any_channels: bool) -> bool:
-        parts = ("height", "width", "bits") if of_any_channels else ("channels", "height", "width", "bits")
         if not len(self.reader if rows is None else rows):
-            return False
-        extremes = (self.reader.extremes(name, part, rows) for part in parts)
-        return all(low == high for low, high in extremes)
+            return []
+        parts = ["height", "width", "bits", *(() if of_any_channels else ("channels",))]
+
+        def are_alike(name: str) -> bool:
+            return all(low == high for low, high in (self.reader.extremes(name, part, rows) for part in parts))
+
+        return [name for name, f in self.fields.items() if f.has_pixels and are_alike(name)]
 
 
 def check_images(dataset: LMDBDataset, call: str) -> None:
