@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain, repeat
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -53,6 +54,13 @@ class Pairs:
 
     def __len__(self) -> int:
         return len(self.hr)
+
+
+def time_loader(loader: Any, seconds: float) -> Any:
+    """Return the `BatchTimes` of some seconds of a Loader, epoch after epoch."""
+    from lmdbloader.base.stopwatch import time_batches
+
+    return time_batches(chain.from_iterable(repeat(loader)), seconds, lambda batch: len(batch[0]))
 
 
 def photographs() -> list[U8]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from common import Pairs, PeakMemory, cut_pairs, mib
+from common import Pairs, PeakMemory, cut_pairs, mib, time_loader
 from stores import OURS_LZ4, write_ours_raw
 
 import lmdbloader
@@ -129,7 +129,7 @@ def watch(path: Path, seconds: float) -> None:
 
     with PeakMemory() as memory:
         transforms = [RandomDihedral(), ToDtype(torch.float32, scale=True)]
-        Loader(LMDBDataset(path), 128, order="random", transforms=transforms).benchmark(max(seconds, 0.5))
+        time_loader(Loader(LMDBDataset(path), 128, order="random", transforms=transforms), max(seconds, 0.5))
     print(memory.before, memory.own)
 
 

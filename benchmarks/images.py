@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import PeakMemory, disk_nbytes, print_sections, table
+from common import PeakMemory, disk_nbytes, print_sections, table, time_loader
 from fresh import in_fresh_process
 from photos import MEAN, STD, FilesInLmdb, Folder, encode_small, of_dataloader, of_full_decoding, write_photos
 
@@ -62,7 +62,7 @@ def of_loader(path: Path, size: int, batch_size: int, threads: int | str = "auto
     """Return a function that measures the Loader."""
     loader = Loader(LMDBDataset(path), batch_size, order="random", transforms=transforms(size), num_threads=threads)  # type: ignore[arg-type]
     next(iter(loader))
-    return lambda seconds: loader.benchmark(seconds).samples_per_s
+    return lambda seconds: float(time_loader(loader, seconds).samples_per_s)
 
 
 def take_turns(candidates: dict[tuple[Any, ...], Callable[[float], float]], options: argparse.Namespace) -> Results:
@@ -140,7 +140,7 @@ def watch(path: Path, batch_size: int, seconds: float) -> None:
         loader = Loader(LMDBDataset(path), batch_size, order="random", transforms=transforms(224))
         next(iter(loader))
         first = time.perf_counter() - began
-        p99 = float(np.percentile(loader.benchmark(max(seconds, 0.05)).waits, 99))
+        p99 = float(np.percentile(time_loader(loader, max(seconds, 0.05)).waits, 99))
     print(first, memory.before, memory.own, p99)
 
 

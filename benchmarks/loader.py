@@ -24,6 +24,7 @@ from common import (
     mib,
     print_sections,
     table,
+    time_loader,
     write_mosaics,
 )
 from fresh import ORDERS_HEADER, measure_memory, start_up, time_orders
@@ -97,7 +98,7 @@ def of_dataloader(store: Store, folder: Path, batch_size: int, workers: int, whe
 def of_loader(loader: Loader) -> Callable[[float], float]:
     """Return a function that measures a Loader."""
     next(iter(loader))
-    return lambda seconds: loader.benchmark(seconds).samples_per_s
+    return lambda seconds: float(time_loader(loader, seconds).samples_per_s)
 
 
 def turns_of(candidates: Candidates, options: argparse.Namespace) -> dict[tuple[Any, ...], list[float]]:

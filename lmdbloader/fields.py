@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -389,18 +390,6 @@ def _is_a(value: Any, name: str) -> bool:
     return is_tensor(value) and any(c.__name__ == name for c in type(value).__mro__)
 
 
-def _is_mask(value: Any) -> bool:
-    return _is_a(value, "Mask")
-
-
-def _is_boxes(value: Any) -> bool:
-    return _is_a(value, "BoundingBoxes")
-
-
-def _is_points(value: Any) -> bool:
-    return _is_a(value, "KeyPoints")
-
-
 _PIXEL_COLUMNS = {"height": "uint32", "width": "uint32", "channels": "uint8", "bits": "uint8"}
 
 
@@ -431,10 +420,14 @@ def _is_int(value: Any) -> bool:
 TABLE: Mapping[str, FieldKind] = {
     kind.name: kind
     for kind in (
-        FieldKind(Mask, _is_mask, columns=_PIXEL_COLUMNS),
+        FieldKind(Mask, partial(_is_a, name="Mask"), columns=_PIXEL_COLUMNS),
         FieldKind(Image, lambda value: is_pil(value) or is_pixels(value), columns=_PIXEL_COLUMNS),
-        FieldKind(Boxes, _is_boxes, encode=_encode_boxes, decode=_decode_boxes, is_ragged=True),
-        FieldKind(Points, _is_points, encode=_encode_points, decode=_decode_points, is_ragged=True),
+        FieldKind(
+            Boxes, partial(_is_a, name="BoundingBoxes"), encode=_encode_boxes, decode=_decode_boxes, is_ragged=True
+        ),
+        FieldKind(
+            Points, partial(_is_a, name="KeyPoints"), encode=_encode_points, decode=_decode_points, is_ragged=True
+        ),
         FieldKind(Labels, None, encode=_encode_labels, decode=_decode_labels, is_ragged=True),
         FieldKind(Array, lambda value: isinstance(value, np.ndarray) or is_tensor(value), columns={"type": "names"}),
         FieldKind(Int, _is_int, "int64"),

@@ -34,6 +34,7 @@ from classification.precision import Precision, choose_precision
 from classification.processes import choose_device, is_first, leave, process_group, total, world_size
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
+from training.checkpoints import load_checkpoint, save_checkpoint
 from training.class_folders import ClassFolder, FolderLoader, list_classes
 from training.classifier_options import parse_options
 from training.command import check_checkpoint, check_folder, exit_status
@@ -44,7 +45,6 @@ from lmdbloader.base.cores import count_own_cores
 from lmdbloader.base.progress import ProgressLine
 from lmdbloader.errors import FormatError, OptionError
 from lmdbloader.lab.machine import describe
-from lmdbloader.loader.checkpoints import load_checkpoint, save_checkpoint
 
 MOMENTUM = 0.9
 # How validation data is named next to train or train.lmdb.

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from superresolution.models import MODEL_NAMES, build_model
 from superresolution.training import cosine_rate, train_epoch
+from training.checkpoints import load_checkpoint, save_checkpoint
 from training.command import check_checkpoint, exit_status, positive
 from training.stopping import Stopping
 
@@ -24,7 +25,6 @@ from lmdbloader.base.progress import ProgressLine
 from lmdbloader.base.text import counted, extent, plain
 from lmdbloader.errors import OptionError
 from lmdbloader.lab.profiling import StepTimer
-from lmdbloader.loader.checkpoints import load_checkpoint, save_checkpoint
 from lmdbloader.superres.evaluation import Evaluation, Scores, bicubic, evaluate, pair_scale, score
 from lmdbloader.transforms import RandomCrop, RandomDihedral, RandomHorizontalFlip, RandomVerticalFlip, Transform
 

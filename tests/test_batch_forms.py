@@ -37,7 +37,7 @@ def first_of_such_a_dataset(path: Path, as_: Any) -> Any:
 
 
 def first_of_torch_with_workers(path: Path, as_: Any) -> Any:
-    return next(iter(lmdbloader.dataloader(LMDBDataset(path), 5, as_=as_, num_workers=1)))
+    return next(iter(lmdbloader.dataloader(LMDBDataset(path, as_=as_), 5, num_workers=1)))
 
 
 def first_collated(path: Path, as_: Any) -> Any:

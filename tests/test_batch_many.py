@@ -70,7 +70,6 @@ def test_a_wrapper_that_passes_on_attributes_is_called(path: Path, make: Callabl
     wrapped = {
         "dataset": Wrapper(ds),
         "Subset": Subset(Wrapper(ds), range(8)),
-        "mix": Wrapper(lmdbloader.mix([ds])),
     }
     for name, dataset in wrapped.items():
         assert next(iter(make(dataset))) == [1000, 1001, 1002, 1003], name

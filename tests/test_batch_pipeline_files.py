@@ -17,7 +17,7 @@ import lmdbloader
 from lmdbloader import transforms as T
 from lmdbloader.errors import CorruptError
 from lmdbloader.format.layout import CODEC_NAMES, DATA_FILE
-from lmdbloader.loader.orders import RandomOrder
+from lmdbloader.loader.orders import random_order
 
 SOURCES = [photographs.astronaut(), photographs.coffee(), photographs.chelsea(), photographs.camera()]
 COUNT = 24
@@ -95,7 +95,7 @@ def test_after_a_resize_it_differs_by_less_than_two_levels(
     off = (found - images(datasets[f"{name}-pixels"], transforms, seed=seed)).abs()
     assert off.mean() < 2
     is_pixels = torch.tensor(datasets[name].reader.index.arrays["image.codec"] == CODEC_NAMES.index("raw"))
-    order = RandomOrder(COUNT, seed, epoch=0).samples(np.arange(COUNT))
+    order = random_order(COUNT, seed, epoch=0).samples(np.arange(COUNT))
     assert (off[is_pixels[torch.from_numpy(order)]] == 0).all(), "pixels beside JPEGs are resized as ever"
 
 

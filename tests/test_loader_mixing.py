@@ -208,7 +208,6 @@ def test_states_of_other_mixtures_are_refused_with_the_reason(both: list[LMDBDat
 def test_transforms_of_the_datasets_are_kept(both: list[LMDBDataset], paths: list[Path]) -> None:
     views = [d.transformed([RandomCrop(8)], seed=5) for d in both]
     mixed = mix(views, [1, 1], 100)
-    assert mixed[0].image.shape == (3, 8, 8)
     loader = Loader(mixed, 4, shuffle=True)
     assert loader.seed == 5 and next(iter(loader)).image.shape == (4, 3, 8, 8)
     for other in (both[1], both[1].transformed([RandomCrop(4)], seed=5), LMDBDataset(paths[1], ["image"])):
@@ -227,38 +226,12 @@ def _double(sample: Any) -> Any:
 # --- torch's DataLoader ---
 
 
-def test_a_mixture_is_a_dataset_for_torch(both: list[LMDBDataset]) -> None:
-    mixed = mix(both, [1, 1], 60)
-    in_turn = [mixed[i].number for i in range(60)]
-    assert in_turn == numbers(Loader(mixed, 7, shuffle=False))
-    assert [n for n in in_turn if n < 100] == list(range(30))
-    assert [n for n in in_turn if n >= 100] == [100 + k % 12 for k in range(30)]
-    assert mixed[-1].number == in_turn[-1] and mixed.classes == ("even", "odd") and "image" in mixed.fields
-    assert mixed.class_to_idx == {"even": 0, "odd": 1}
-    loader = DataLoader(mixed, 8, collate_fn=lmdbloader.collate)
-    assert numbers(loader) == in_turn
-    with pytest.raises(IndexError):
-        mixed[60]
-    with pytest.raises(OptionError, match=r"mix views"):
-        mixed[2:5]
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_dataloader_shuffles_each_dataset(both: list[LMDBDataset], num_workers: int) -> None:
-    views = [d.transformed([RandomCrop(8)]) for d in both]
-    # Fewer draws of the first dataset than it has samples: another part of it in each epoch.
-    loader = lmdbloader.dataloader(
-        mix(views, [1, 4], 50), 8, shuffle=True, num_workers=num_workers, generator=torch.Generator().manual_seed(1)
-    )
-    assert len(loader) == 7
-    epochs = [numbers(loader) for _ in range(12)]
-    for found in epochs:
-        first, second = [n for n in found if n < 100], [n for n in found if n >= 100]
-        assert len(first) == 10 == len(set(first)) and len(second) == 40
-        assert [len(set(second[k : k + 12])) for k in (0, 12, 24)] == [12] * 3
-    assert len(set(map(tuple, epochs))) == 12
-    assert len({n for found in epochs for n in found if n < 100}) > 20
-    assert sorted(numbers(lmdbloader.dataloader(mix(both), 8, num_workers=0))) == sorted(numbers(make(mix(both))))
+def test_only_a_loader_reads_a_mixture(both: list[LMDBDataset]) -> None:
+    mixed: Any = mix(both)
+    assert mixed.union.classes == ("even", "odd")
+    for read in (lambda: mixed[0], lambda: next(iter(DataLoader(mixed, 8)))):
+        with pytest.raises(OptionError, match="only a Loader"):
+            read()
 
 
 def test_a_dataset_without_a_draw_is_noticed(both: list[LMDBDataset]) -> None:

@@ -74,16 +74,6 @@ def test_no_more_threads_than_cores_are_started(ds: LMDBDataset) -> None:
     assert sorted(numbers(loader)) == list(range(COUNT))
 
 
-def test_benchmark_measures_and_leaves_the_epoch(ds: LMDBDataset) -> None:
-    loader = Loader(ds, 8, order="random", seed=4)
-    found = loader.benchmark(seconds=0.05)
-    assert found.samples_per_s > 0
-    assert len(found.waits) >= 1
-    assert numbers(loader) == numbers(Loader(ds, 8, order="random", seed=4))
-    with pytest.raises(OptionError, match="no batch"):
-        Loader(ds[:3], 8, order="random", drop_last=True).benchmark(0.01)
-
-
 @pytest.mark.parametrize(
     "options",
     [

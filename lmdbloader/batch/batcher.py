@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,14 +27,8 @@ if TYPE_CHECKING:
 I64 = npt.NDArray[np.int64]
 # A column of a batch: a tensor or array (B, ...), or a list of B values.
 Columns = list[Any]
-
-
-class Source(Protocol):
-    """The dataset of a Batcher."""
-
-    @property
-    def _own_transform(self) -> Callable[[Any], Any] | None:
-        """The function that samples go through one by one, as it is now; None if there is none."""
+# Reads a field, of rows (n,), draws (n,), an epoch and a clock that is started.
+Read = Callable[[I64, I64, int, Clock], Any]
 
 
 @dataclass(slots=True)
@@ -42,13 +36,19 @@ class Begun:
     """Batches that are being read.
 
     Attributes:
-        batches: The columns of each batch, in the order of the fields; None for fields that are still to be read.
+        rows: (n,) of the index, those of all samples.
+        draws: (n,) of the samples.
+        epoch: From 0 on.
         batch_size: Samples of a batch; the last one may be shorter.
+        batches: The columns of each batch, in the order of the fields; None for fields that are still to be read.
         addresses: (batches, fields of the pipeline) int64, of the memory of images.
     """
 
-    batches: list[Columns]
+    rows: I64
+    draws: I64
+    epoch: int
     batch_size: int
+    batches: list[Columns]
     addresses: I64
 
 
@@ -71,7 +71,7 @@ class Batcher:
         memory: type[BatchMemory],
         *,
         keep: int,
-        source: Source | None = None,
+        source: Any = None,
         functions: Sequence[Callable[[Any], Any]] = (),
         form: Form = None,
         channels: Mapping[str, int] | None = None,
@@ -85,7 +85,7 @@ class Batcher:
             rows: Of the index, those of the samples, a range or (n,).
             memory: Where images of the pipeline are written.
             keep: The most arrays of one size that this memory keeps.
-            source: The dataset, if its own transform belongs to finished batches; it may change at any time.
+            source: The LMDBDataset, if its own transform belongs to finished batches; it may change at any time.
             functions: Called with whole batches.
             form: Of finished batches.
             channels: Of images that are read without the pipeline, one by one, and come in its memory format.
@@ -109,7 +109,9 @@ class Batcher:
         self._memory = [memory(o.stored_shape, o.values.carrier, keep=keep) for o in pipeline.outputs]
         self._places = [self._names.index(o.name) for o in pipeline.outputs]
         # Computed once, as every sample needs them.
-        self._others = [(place, self._reads(f)) for place, f in enumerate(fields.values()) if place not in self._places]
+        self._others = [
+            (place, f.name, self._reads(f)) for place, f in enumerate(fields.values()) if place not in self._places
+        ]
         # Working memory that no thread is using.
         self._scratch: list[Scratch] = []
         self._functions: Functions | None = None
@@ -118,10 +120,11 @@ class Batcher:
 
     @property
     def _own_transform(self) -> Callable[[Any], Any] | None:
-        return None if self._source is None else self._source._own_transform
+        own: Callable[[Any], Any] | None = None if self._source is None else self._source._own_transform
+        return own
 
-    def _reads(self, f: Field) -> Callable[[I64, I64, int, Clock], Any]:
-        """Return what reads a field that the pipeline does not read, of rows (n,), draws (n,), an epoch and a clock."""
+    def _reads(self, f: Field) -> Read:
+        """Return what reads a field that the pipeline does not read."""
         # They do not refer to this object, which then ends with its last user.
         pipeline, reader = self.pipeline, self.pipeline.reader
         if f.has_pixels:
@@ -133,9 +136,9 @@ class Batcher:
             image = image_of_places(pipeline, f)
             if image is not None:
                 return lambda rows, draws, epoch, clock: Ragged(
-                    moved(pipeline, values(rows, clock), f.kind, image, rows, draws, epoch)
+                    moved(pipeline, values(rows, draws, epoch, clock), f.kind, image, rows, draws, epoch)
                 )
-        return lambda rows, draws, epoch, clock: values(rows, clock)
+        return values
 
     def _bound(self, functions: Sequence[Callable[[Any], Any]]) -> Functions:
         from lmdbloader.batch.functions import Functions
@@ -171,57 +174,40 @@ class Batcher:
             CorruptError: A payload is damaged; names the sample and its source.
             OptionError: Arrays of one batch differ in shape.
         """
-        rows = self.rows_of(draws)
-        clock.tick(clock_words.FUNCTION)
-        begun = self.begin(len(draws), batch_size)
-        self._read_images(begun, rows, draws, 0, epoch, clock)
-        return self._complete(begun, rows, draws, epoch, clock)
+        begun = self.begin(draws, epoch, batch_size, clock)
+        self.read_images(begun, 0, len(draws), clock)
+        return self.complete(begun, clock)
 
-    def read_samples(self, rows: I64, draws: I64, epoch: int, clock: Clock = NO_CLOCK) -> Batch:
+    def read_samples(self, rows: I64, draws: I64, epoch: int) -> Batch:
         """Return samples as views of one read, by their rows (n,); their values may differ in shape."""
-        clock.tick(clock_words.FUNCTION)
-        begun = self.begin(len(rows), max(len(rows), 1))
-        self._read_images(begun, rows, draws, 0, epoch, clock)
-        self._fill(begun, rows, draws, epoch, clock)
+        begun = self._begin(rows, draws, epoch, max(len(rows), 1))
+        self.read_images(begun, 0, len(rows))
+        self._fill(begun, NO_CLOCK, stack=False)
         return self._samples(begun.batches[0], len(rows))
 
-    def begin(self, num_samples: int, batch_size: int) -> Begun:
-        """Return batches without values, at least one, with memory for their images.
+    def begin(self, draws: I64, epoch: int, batch_size: int, clock: Clock = NO_CLOCK) -> Begun:
+        """Return batches without values, at least one, with memory for their images; the arguments are those of `read`.
 
-        Several threads may read one batch: `read_part` for the parts, and then one of them calls `complete`.
+        Several threads may read one batch: `read_images` for the parts, and then one of them calls `complete`.
         """
+        rows = self.rows_of(draws)
+        clock.tick(clock_words.FUNCTION)
+        return self._begin(rows, draws, epoch, batch_size)
+
+    def _begin(self, rows: I64, draws: I64, epoch: int, batch_size: int) -> Begun:
         # The last batch has memory for its own samples only: torch saves a part of a tensor with the rest of it.
-        starts = range(0, max(num_samples, 1), batch_size)
+        starts = range(0, max(len(rows), 1), batch_size)
         batches: list[Columns] = [[None] * len(self._names) for _ in starts]
         addresses = np.empty((len(batches), len(self._memory)), np.int64)
         for number, start in enumerate(starts):
-            size = min(batch_size, num_samples - start)
+            size = min(batch_size, len(rows) - start)
             for f, memory in enumerate(self._memory):
                 batches[number][self._places[f]], addresses[number, f] = memory.take(size)
-        return Begun(batches, batch_size, addresses)
+        return Begun(rows, draws, epoch, batch_size, batches, addresses)
 
-    def read_part(self, begun: Begun, draws: I64, first: int, epoch: int, clock: Clock = NO_CLOCK) -> None:
-        """Read the images of some samples (n,) of one batch, whose places in it begin with `first`."""
-        self._read_images(begun, self.rows_of(draws), draws, first, epoch, clock)
-
-    def complete(self, begun: Begun, draws: I64, epoch: int, clock: Clock = NO_CLOCK) -> list[Any]:
-        """Return batches whose images were all read, as `read` does; `draws` are all of their samples (n,)."""
-        return self._complete(begun, self.rows_of(draws), draws, epoch, clock)
-
-    def _complete(self, begun: Begun, rows: I64, draws: I64, epoch: int, clock: Clock) -> list[Any]:
-        self._fill(begun, rows, draws, epoch, clock)
-        if self._own_transform is None:
-            return [self._type(*map(stacked, self._names, columns)) for columns in begun.batches]
-        size = begun.batch_size
-        return [self._samples(b, min(size, len(rows) - k * size)) for k, b in enumerate(begun.batches)]
-
-    def _samples(self, columns: Columns, length: int) -> Batch:
-        values = [column.tolist() if isinstance(column, np.ndarray) else column for column in columns]
-        return Batch(dict(zip(self._names, values, strict=True)), length, self._type)
-
-    def _read_images(self, begun: Begun, rows: I64, draws: I64, first: int, epoch: int, clock: Clock) -> None:
-        """Read the images of the pipeline to their addresses; `first` is the place of the first in a single batch."""
-        if not self._memory or not len(rows):
+    def read_images(self, begun: Begun, first: int, end: int, clock: Clock = NO_CLOCK) -> None:
+        """Read the pipeline's images of samples first ... end - 1: of all samples, or of some of a single batch."""
+        if not self._memory or first == end:
             return
         addresses = begun.addresses
         if first:
@@ -231,21 +217,34 @@ class Batcher:
         except IndexError:
             scratch = self.pipeline.scratch()
         clock.tick(clock_words.BUFFER)
-        try:
-            self.pipeline.read(rows, draws, epoch, addresses, begun.batch_size, scratch, clock)
-        finally:
-            self._scratch.append(scratch)
+        rows, draws = begun.rows[first:end], begun.draws[first:end]
+        self.pipeline.read(rows, draws, begun.epoch, addresses, begun.batch_size, scratch, clock)
+        self._scratch.append(scratch)
 
-    def _fill(self, begun: Begun, rows: I64, draws: I64, epoch: int, clock: Clock) -> None:
-        """Turn memory into images, and read the columns that the pipeline does not read."""
+    def complete(self, begun: Begun, clock: Clock = NO_CLOCK) -> list[Any]:
+        """Return batches whose images were all read, as `read` does."""
+        is_finished = self._own_transform is None
+        self._fill(begun, clock, stack=is_finished)
+        if is_finished:
+            return [self._type(*columns) for columns in begun.batches]
+        size = begun.batch_size
+        return [self._samples(b, min(size, len(begun.rows) - k * size)) for k, b in enumerate(begun.batches)]
+
+    def _fill(self, begun: Begun, clock: Clock, *, stack: bool) -> None:
+        """Turn memory into images, and read the columns that the pipeline does not read, as tensors if they can be."""
         for place, output in zip(self._places, self.pipeline.outputs, strict=True):
             for batch in begun.batches:
                 batch[place] = output.images(batch[place])
         size = begun.batch_size
-        for place, read in self._others:
+        for place, name, read in self._others:
             for number, batch in enumerate(begun.batches):
                 part = slice(number * size, (number + 1) * size)
-                batch[place] = read(rows[part], draws[part], epoch, clock)
+                values = read(begun.rows[part], begun.draws[part], begun.epoch, clock)
+                batch[place] = stacked(name, values) if stack else values
+
+    def _samples(self, columns: Columns, length: int) -> Batch:
+        values = [column.tolist() if isinstance(column, np.ndarray) else column for column in columns]
+        return Batch(dict(zip(self._names, values, strict=True)), length, self._type)
 
     @property
     def python_functions(self) -> list[Callable[[Any], Any]]:
@@ -289,32 +288,32 @@ class Batcher:
         return name, images
 
 
-def _values_of(reader: Reader, f: Field) -> Callable[[I64, Clock], Any]:
-    """Return what reads the values of a field that is not of images, of rows (B,) and with a clock that is started.
+def _values_of(reader: Reader, f: Field) -> Read:
+    """Return what reads the values of a field that is not of images.
 
     It gives numbers as a NumPy array (B,), arrays of one shape as a tensor (B, ...), boxes and the like as `Ragged`,
     other values as a list; and raises CorruptError if a payload is damaged, or is not a value of the field's kind.
     """
     name = f.name
     if f.kind == "array":
-        return lambda rows, clock: _stack_if_equal(
+        return lambda rows, draws, epoch, clock: _stack_if_equal(
             [torch.from_numpy(reader.read_array(name, row, clock=clock)) for row in rows.tolist()]
         )
     kind = kind_named(f.kind)
     decode = kind.decode
     if f.is_payload and not f.holds_text:
         if kind.is_ragged:
-            return lambda rows, clock: Ragged(
+            return lambda rows, draws, epoch, clock: Ragged(
                 torch.from_numpy(reader.read_value(name, row, clock=clock)) for row in rows.tolist()
             )
-        return lambda rows, clock: [reader.read_value(name, row, clock=clock) for row in rows.tolist()]
+        return lambda rows, draws, epoch, clock: [reader.read_value(name, row, clock=clock) for row in rows.tolist()]
     if f.holds_text:
         if decode is None:
-            return lambda rows, clock: reader.read_texts(name, rows, clock=clock)
-        return lambda rows, clock: [decode(text) for text in reader.read_texts(name, rows, clock=clock)]
+            return lambda rows, draws, epoch, clock: reader.read_texts(name, rows, clock=clock)
+        return lambda rows, draws, epoch, clock: [decode(text) for text in reader.read_texts(name, rows, clock=clock)]
     if decode is None:
-        return lambda rows, clock: reader.index.take(name, rows)
-    return lambda rows, clock: [decode(value) for value in reader.index.take(name, rows)]
+        return lambda rows, draws, epoch, clock: reader.index.take(name, rows)
+    return lambda rows, draws, epoch, clock: [decode(value) for value in reader.index.take(name, rows)]
 
 
 def _different_images(reader: Reader, name: str, rows: I64, clock: Clock) -> Any:

@@ -6,7 +6,7 @@ import copy
 import operator
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -40,16 +40,6 @@ WITHOUT_EFFECT = frozenset(
     {"as_", "cache_dir", "cache_fraction", "data", "imgs", "indices", "io", "labels", "loader", "samples"}
     | {"target_transform", "transforms"}
 )
-
-
-class Source(Protocol):
-    """What a view was made of."""
-
-    def __call__(self) -> LMDBDataset:
-        """Return the dataset whose own transform the view has."""
-
-    def check(self) -> None:
-        """Raise OptionError if that has other samples by now."""
 
 
 class LMDBDataset(ReadsMany):
@@ -105,10 +95,11 @@ class LMDBDataset(ReadsMany):
                 "lmdbloader.transforms"
             )
         self.reader = Reader(path, io=io, cache_dir=cache_dir, cache_fraction=cache_fraction)
-        names = chosen_fields(self.reader, fields)
+        names = field_names(fields, [(self.reader.place, self.reader.fields)])
         self.fields: dict[str, Field] = {name: self.reader.fields[name] for name in names}
         self._transform = transform
-        self._source: Source | None = None  # of a view that stands for torch's Subset or ConcatDataset
+        # Of a view that stands for torch's Subset or ConcatDataset: returns the dataset whose transform the view has.
+        self._source: Any = None
         self._form = check_form(as_, None if self.has_own_transform else names)
         self._rows: Rows | None = None  # a range takes no memory
         self.all_transforms: tuple[Transform, ...] = ()  # the compiled ones of `transformed`
@@ -200,7 +191,8 @@ class LMDBDataset(ReadsMany):
             assigned: Callable[[Any], Any] | None = self.__dict__["transform"]
             return assigned
         if self._source is not None:
-            return self._source()._own_transform
+            own: Callable[[Any], Any] | None = self._source()._own_transform
+            return own
         return self._transform if type(self).transform is LMDBDataset.transform else self.transform
 
     @property
@@ -220,19 +212,15 @@ class LMDBDataset(ReadsMany):
             OptionError: It is a text.
         """
         if isinstance(index, Ticket):
-            return index.batch()
+            return index
         if getattr(index, "ndim", 0):  # a tensor with one number counts as a number
             return self.select(index)
         try:
             number = operator.index(index)
         except TypeError:
             return self.select(index)
-        sample: Any = self._read([number])[0]
+        sample: Any = self._many([number])[0]
         return sample
-
-    def _many(self, numbers: Sequence[int]) -> Sequence[Any]:
-        """Return many samples read in one call: a `Batch` of views, or a list if there is a transform."""
-        return self._read(numbers)
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{f.name} ({f.kind})" for f in self.fields.values())
@@ -416,10 +404,10 @@ class LMDBDataset(ReadsMany):
         view._draws = self._draws and self._draws.of_view(length)
         return view
 
-    def _read(self, indices: Sequence[int] | I64, keys: I64 | None = None) -> Sequence[Any]:
-        """Return samples after this dataset's own transform; random choices depend on `keys` (n,) in their place."""
-        numbers = check_rows(indices, len(self.stored_rows))
-        batcher, samples, epoch = self._open_batcher(), numbers if keys is None else keys, 0
+    def _many(self, numbers: Sequence[int]) -> Sequence[Any]:
+        """Return samples read in one call: a `Batch` of views, or a list if the dataset has a transform of its own."""
+        samples = checked = check_rows(numbers, len(self.stored_rows))
+        batcher, epoch = self._open_batcher(), 0
         if batcher.pipeline.program.is_random:
             if self._draws is None:
                 from lmdbloader.batch.draws import drawn
@@ -427,7 +415,7 @@ class LMDBDataset(ReadsMany):
                 samples, epoch = drawn(samples)
             else:
                 samples, epoch = self._draws.of(samples)
-        batch = batcher.read_samples(self.rows_of(numbers), samples, epoch)
+        batch = batcher.read_samples(self.rows_of(checked), samples, epoch)
         if (transform := self._own_transform) is not None:
             return batcher.own_functions.changed(batch, transform, self._form)
         batch.form = self._form
@@ -455,24 +443,14 @@ class LMDBDataset(ReadsMany):
             rows: Rows of the stored index to consider, a range or (n,); all of them by default.
             of_any_channels: Whether grey images and images in colour count as alike.
         """
-        images = [name for name, f in self.fields.items() if f.has_pixels]
-        return [name for name in images if self._is_uniform(name, rows, of_any_channels)]
-
-    def _is_uniform(self, name: str, rows: Rows | None, of_any_channels: bool) -> bool:
-        parts = ("height", "width", "bits") if of_any_channels else ("channels", "height", "width", "bits")
         if not len(self.reader if rows is None else rows):
-            return False
-        extremes = (self.reader.extremes(name, part, rows) for part in parts)
-        return all(low == high for low, high in extremes)
+            return []
+        parts = ["height", "width", "bits", *(() if of_any_channels else ("channels",))]
 
+        def are_alike(name: str) -> bool:
+            return all(low == high for low, high in (self.reader.extremes(name, part, rows) for part in parts))
 
-def chosen_fields(reader: Reader, given: Any) -> tuple[str, ...]:
-    """Return the names of the fields to read; all fields of the dataset if none are given.
-
-    Raises:
-        OptionError: They are not a list of names of fields, each once.
-    """
-    return field_names(given, [(reader.place, reader.fields)])
+        return [name for name, f in self.fields.items() if f.has_pixels and are_alike(name)]
 
 
 def check_images(dataset: LMDBDataset, call: str) -> None:

@@ -2,23 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from torch.utils.data import Dataset, Subset, get_worker_info
 
+from lmdbloader.errors import OptionError
+
 ReadMany = Callable[[Sequence[int]], Sequence[Any]]
 
 
+def rebuilt(does: str) -> OptionError:
+    """Return the error for a framework that takes a Loader apart, with the lines to write instead."""
+    return OptionError(
+        f"a framework has built another DataLoader from a Loader, and {does}: the Loader's transforms, threads and "
+        'share of the samples would be lost. Among several processes write Loader(..., shard="auto"); with Accelerate '
+        "also `loader = lmdbloader.integrations.accelerate.prepare(accelerator, loader)`."
+    )
+
+
 class Ticket:
-    """One batch of a Loader's epoch, which its batch sampler gives in place of sample numbers: `dataset[ticket]`."""
+    """One batch of a Loader's epoch, in the place of its sample numbers; it is read when it is collated.
 
-    __slots__ = ()
+    Frameworks build DataLoaders of their own around a dataset and a batch sampler. With tickets these deliver the
+    Loader's batches, and leaving some out costs nothing.
 
-    def batch(self) -> Any:
-        """Return the batch."""
-        raise NotImplementedError
+    Attributes:
+        read: Returns the batch.
+    """
+
+    __slots__ = ("read",)
+
+    def __init__(self, read: Callable[[], Any]) -> None:
+        self.read = read
+
+    def __len__(self) -> int:
+        raise rebuilt("divides its batches among processes")
+
+    def __iter__(self) -> Iterator[Ticket]:
+        """Give itself: torch asks the dataset for each item of a batch, and it gives the ticket back."""
+        return iter((self,))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise rebuilt("reads it in worker processes")
 
 
 class ReadsMany(Dataset[Any]):
@@ -63,11 +90,7 @@ def _innermost(dataset: object) -> object:
 
 def overridden(dataset: ReadsMany) -> str | None:
     """Return the method in which the dataset's class makes its own samples or numbers; None if it has none."""
-    kinds = type(dataset).__mro__
-    ours = next(kind for kind in kinds if "_many" in vars(kind))
+    kind = type(dataset)
+    ours = next(base for base in kind.__mro__ if "_many" in vars(base))
     names = ("__getitem__", "__getitems__", "__len__")
-    return next((name for name in names if _definer(kinds, name) not in (ours, ReadsMany)), None)
-
-
-def _definer(kinds: Sequence[type], name: str) -> type:
-    return next(kind for kind in kinds if name in vars(kind))
+    return next((name for name in names if getattr(kind, name) is not getattr(ours, name)), None)

@@ -6,6 +6,7 @@ import math
 import os
 import sys
 import threading
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -73,7 +74,7 @@ class BatchMemory:
             # A few large arrays: start at the first, so that few are in use and stay in the processor's caches.
             # Many small ones: the next is most likely free.
             first = kept.next if total > _FEW else 0
-            for number in (*range(first, total), *range(min(first, total))):
+            for number in chain(range(first, total), range(min(first, total))):
                 if _count_references(arrays, number) == _FREE:
                     kept.next = number + 1
                     return torch.from_numpy(arrays[number]), addresses[number]

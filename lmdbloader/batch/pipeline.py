@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from lmdbloader.base.arguments import whole
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels import assemble_columns as at
@@ -33,24 +33,14 @@ _PIXEL_NBYTES = 6
 _ALIGNMENT = 64
 
 
-def check_seed(seed: int) -> int:
+def check_seed(seed: Any) -> int:
     """Return a seed; raise OptionError if it is not a whole number of 64 bits."""
-    return _whole(seed, 64, "seed={}")
+    return whole("seed", seed, 0, 2**64 - 1)
 
 
-def check_epoch(epoch: int) -> int:
+def check_epoch(epoch: Any) -> int:
     """Return the number of an epoch; raise OptionError if it is not a whole number of 63 bits."""
-    return _whole(epoch, 63, "set_epoch({})")
-
-
-def _whole(value: Any, num_bits: int, shown: str) -> int:
-    try:
-        number = operator.index(value)  # NumPy's and torch's integers too, but not a float
-    except TypeError:
-        number = -1
-    if not 0 <= number < 2**num_bits:
-        raise OptionError(f"{shown.format(repr(value))}: expected a whole number from 0 to 2**{num_bits} - 1")
-    return number
+    return whole("epoch", epoch, 0, 2**63 - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +83,18 @@ class Output:
 
 
 class Scratch:
-    """The working memory of one thread; parts that are never used take address space only."""
+    """The working memory of one thread, and its call that fills batches; `read` replaces the arguments that change.
 
-    def __init__(self, rooms_nbytes: I64, resize: tuple[int, int, int], drawn: tuple[Any, ...]) -> None:
+    Parts of the memory that are never used take address space only.
+    """
+
+    def __init__(
+        self,
+        rooms_nbytes: I64,
+        resize: tuple[int, int, int],
+        drawn: tuple[Any, ...],
+        prepare: Callable[[Scratch], Prepared],
+    ) -> None:
         """Allocate rooms (bytes of ROOM_STORED ... ROOM_JPEG), and arrays of so many items for a resize."""
         sizes = -(-rooms_nbytes // _ALIGNMENT) * _ALIGNMENT + _ALIGNMENT
         self._memory = np.empty(int(sizes.sum()) + _ALIGNMENT, np.uint8)
@@ -105,18 +104,10 @@ class Scratch:
         self.resize = (np.empty(bounds, np.int32), np.empty(weights, np.float32), np.empty(line, np.float32))
         self.drawn = drawn
         self.failed = np.zeros(2, np.int64)
-        self.call: _Call | None = None
-
-
-class _Call:
-    """One thread's call that fills batches; `read` replaces the arguments that change."""
-
-    def __init__(self, prepared: Prepared) -> None:
-        self.run = prepared
-        self.set_clock, self.set_epoch = prepared.number("file", 4), prepared.number("epoch")
-        self.set_batch_size, self.set_given = prepared.number("batch_size"), prepared.copied("given")
-        self.set_rows, self.set_samples = prepared.copied("rows"), prepared.copied("samples")
-        self.set_out = prepared.copied("out")
+        self.run = call = prepare(self)
+        self.set_clock, self.set_epoch = call.number("file", 4), call.number("epoch")
+        self.set_batch_size, self.set_given = call.number("batch_size"), call.copied("given")
+        self.set_rows, self.set_samples, self.set_out = map(call.copied, ("rows", "samples", "out"))
 
 
 class Pipeline:
@@ -286,7 +277,8 @@ class Pipeline:
     def scratch(self) -> Scratch:
         """Return working memory for one thread; raise OptionError if there is not enough."""
         try:
-            return Scratch(self._rooms_nbytes(), self._resize_items(), self._drawn(self._most.copy()))
+            drawn = self._drawn(self._most.copy())
+            return Scratch(self._rooms_nbytes(), self._resize_items(), drawn, self._prepare)
         except (MemoryError, ValueError) as error:  # NumPy's, of sizes that no array has
             height, width = self._most[[at.MOST_HEIGHT, at.MOST_WIDTH]].tolist()
             raise OptionError(
@@ -329,7 +321,7 @@ class Pipeline:
             epoch: From 0 on.
             out: (batches, fields) addresses, each with room for batch_size images (the last batch may be shorter).
             batch_size: Samples of a batch.
-            scratch: This thread's.
+            scratch: This thread's; not to be used again after an exception, perhaps of a signal's handler.
             clock: This thread's, started.
 
         Raises:
@@ -337,30 +329,25 @@ class Pipeline:
         """
         self.reader.index.check(rows)
         given, _alive = self._decode_files(rows, clock) if self._has_files else (None, [])
-        # If a signal's handler raises an exception from here on, the call is half changed: nobody makes it again.
-        call, scratch.call = scratch.call, None
-        if call is None:
-            call = self._prepare(rows, samples, out, scratch)
         if given is not None:
-            call.set_given(given)
-        call.set_rows(rows)
-        call.set_samples(samples)
-        call.set_out(out)
-        call.set_epoch(epoch)
-        call.set_batch_size(batch_size)
-        call.set_clock(clock.address)
-        status = call.run() if self.reader.data_file.remote is None else self._run_remote(call, rows, scratch)
-        scratch.call = call
+            scratch.set_given(given)
+        scratch.set_rows(rows)
+        scratch.set_samples(samples)
+        scratch.set_out(out)
+        scratch.set_epoch(epoch)
+        scratch.set_batch_size(batch_size)
+        scratch.set_clock(clock.address)
+        status = scratch.run() if self.reader.data_file.remote is None else self._run_remote(rows, scratch)
         if status:
             failed = scratch.failed
             raise self._error(status, int(rows[failed[at.FAILED_ROW]]), int(failed[at.FAILED_FIELD]))
 
-    def _run_remote(self, call: _Call, rows: I64, scratch: Scratch) -> int:
+    def _run_remote(self, rows: I64, scratch: Scratch) -> int:
         """Make a call for rows of a dataset at a URL; payloads that are damaged are fetched again."""
         tried: set[tuple[str, int]] = set()
         while True:
             with self.reader.bringing(self.fields, rows):
-                status: int = call.run()
+                status: int = scratch.run()
             if not status or status in _UNSUITED:
                 return status
             failed = scratch.failed
@@ -386,15 +373,15 @@ class Pipeline:
             raise self._error(status, int(rows[0]), 0)
         return found.tolist()
 
-    def _prepare(self, rows: I64, samples: I64, out: I64, scratch: Scratch) -> _Call:
-        """Return the call for a thread's working memory; these rows, samples and addresses are an example."""
-        given = np.zeros((0, len(self.fields), 2), np.int64)
-        prepared = entries.assemble.prepare(
+    def _prepare(self, scratch: Scratch) -> Prepared:
+        """Return the call for a thread's working memory, of no samples yet."""
+        none, num_fields = np.zeros(0, np.int64), len(self.fields)
+        given, out = np.zeros((0, num_fields, 2), np.int64), np.zeros((0, num_fields), np.int64)
+        return entries.assemble.prepare(
             (*self._file, 0), self._verify, self._addresses, given, self._described, self._affine, self._erased,
-            self._operations, self._seed, 0, rows, samples, out, 1, scratch.rooms, scratch.resize, scratch.drawn,
+            self._operations, self._seed, 0, none, none, out, 1, scratch.rooms, scratch.resize, scratch.drawn,
             scratch.failed,
         )  # fmt: skip
-        return _Call(prepared)
 
     def _decode_files(self, rows: I64, clock: Clock) -> tuple[I64, list[npt.NDArray[Any]]]:
         """Return (n, fields, 2) addresses and bytes of images that Python decodes, 0 for others, and their pixels."""

@@ -21,7 +21,8 @@ class Ragged(list[Any]):
     """Tensors of one field that may differ in length: a batch has a list of them, even if all are equally long."""
 
 
-def sample_type(names: tuple[str, ...], lists: tuple[str, ...] = (), json: tuple[str, ...] = ()) -> type[Any]:
+@cache
+def sample_type(names: tuple[str, ...], lists: tuple[str, ...], json: tuple[str, ...], /) -> type[Any]:
     """Return the named tuple type with these fields; unlike others it pickles although no module defines it.
 
     A field can also be read by its name in brackets, as in a dict.
@@ -31,15 +32,10 @@ def sample_type(names: tuple[str, ...], lists: tuple[str, ...] = (), json: tuple
         lists: Those that a batch has as a list of tensors, `_lists` of the type.
         json: Those of JSON values, `_json` of the type.
 
-    >>> sample = sample_type(("lr", "hr"))(1, 2)
+    >>> sample = sample_type(("lr", "hr"), (), ())(1, 2)
     >>> sample, sample["hr"]
     (Sample(lr=1, hr=2), 2)
     """
-    return _sample_type(names, lists, json)
-
-
-@cache
-def _sample_type(names: tuple[str, ...], lists: tuple[str, ...], json: tuple[str, ...]) -> type[Any]:
     # Not a subclass: older torch, and torchvision with it, takes apart only types whose single base is tuple.
     made: Any = namedtuple("Sample", names)  # type: ignore[misc]
 
@@ -60,9 +56,7 @@ def _sample_type(names: tuple[str, ...], lists: tuple[str, ...], json: tuple[str
     return made
 
 
-def _make_sample(
-    names: tuple[str, ...], values: tuple[Any, ...], lists: tuple[str, ...] = (), json: tuple[str, ...] = ()
-) -> Any:
+def _make_sample(names: tuple[str, ...], values: tuple[Any, ...], lists: tuple[str, ...], json: tuple[str, ...]) -> Any:
     return sample_type(names, lists, json)(*values)
 
 
@@ -104,14 +98,11 @@ class Batch(Sequence[Any]):
 
     __slots__ = ("_length", "columns", "form", "type")
 
-    def __init__(
-        self, columns: Mapping[str, Any], length: int, type: type[Any] | None = None, form: Form = None
-    ) -> None:
+    def __init__(self, columns: Mapping[str, Any], length: int, type: type[Any], form: Form = None) -> None:
         self.columns = columns
         self.form = form
         self._length = length
-        lists = () if type else tuple(name for name, column in columns.items() if isinstance(column, Ragged))
-        self.type = type or sample_type(tuple(columns), lists)
+        self.type = type
 
     def __reduce__(self) -> tuple[Any, ...]:
         columns = {name: _loadable(column) for name, column in self.columns.items()}
@@ -250,8 +241,3 @@ def marks_of(sample: Any) -> dict[str, type[str]]:
         return {name: type(name) for name in sample if isinstance(name, ListName | JsonName)}
     lists, json = getattr(sample, "_lists", ()), getattr(sample, "_json", ())
     return {**dict.fromkeys(lists, ListName), **dict.fromkeys(json, JsonName)}
-
-
-def num_samples(batch: Any) -> int:
-    """Return the number of samples of a batch in any form."""
-    return len(next(iter(batch.values())) if isinstance(batch, Mapping) else batch[0])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,59 +28,6 @@ _TINY = 1e-250
 _KEPT_EPOCHS = 2
 
 
-@dataclass(frozen=True, slots=True)
-class ListedOrder:
-    """The order of a list of sample numbers, in which a sample may occur several times.
-
-    Attributes:
-        draws: (m,) sample + num_samples * occurrence, so that each occurrence has its own random choices.
-    """
-
-    draws: I64
-
-    @property
-    def length(self) -> int:
-        """The number of positions."""
-        return len(self.draws)
-
-    def samples(self, positions: I64) -> I64:
-        """Return the draws at positions (m,)."""
-        return self.draws.take(positions, mode="wrap") if len(positions) else positions
-
-    def windows(self, positions: Any) -> None:
-        """Samples are read one by one."""
-
-
-@dataclass(frozen=True, slots=True)
-class WeightedOrder:
-    """The order of samples that are drawn by weight, with replacement; each position is an independent draw.
-
-    Attributes:
-        length: The number of draws.
-        sums: (n,) float64, the cumulative sums of the weights.
-        last: The last sample with a weight above 0.
-        seed, epoch: From 0 to 2**64 - 1.
-    """
-
-    length: int
-    sums: F64
-    last: int
-    seed: int
-    epoch: int
-
-    def samples(self, positions: I64) -> I64:
-        """Return sample + num_samples * draw at positions (m,), so that each draw has its own random choices."""
-        positions = positions % max(self.length, 1)
-        numbers = np.empty_like(positions)
-        # A few numbers of a permutation of 2**53 are as good as independent ones.
-        entries.permute(positions, 2**_BITS, self.seed, self.epoch, _WEIGHTED, numbers)
-        found: I64 = np.searchsorted(self.sums, numbers * (self.sums[-1] * 2.0**-_BITS), "right")
-        return np.minimum(found, self.last) + len(self.sums) * positions
-
-    def windows(self, positions: Any) -> None:
-        """Samples are read one by one."""
-
-
 class ListedOrders(Orders):
     """Orders of sample numbers that a user or a user's function gives; those of the last epochs are kept."""
 
@@ -98,18 +44,20 @@ class ListedOrders(Orders):
         self._count, self._repeat, self.changes = num_samples, repeat, callable(order)
         self.shown = order if self.changes else _numbers(order, num_samples, "order")
         self.options = {"order": self.shown, "repeat": repeat}
-        self._kept: dict[int, ListedOrder] = {}
+        # Draws: sample + num_samples * occurrence, so that each occurrence has its own random choices.
+        self._kept: dict[int, I64] = {}
 
     def length(self, epoch: int) -> int:
-        return self._of(epoch).length
+        return len(self._of(epoch))
 
     def of(self, epoch: int, layout: Layout, seed: int) -> EpochOrder:
-        return self._of(epoch)
+        draws = self._of(epoch)
+        return EpochOrder(len(draws), lambda positions: draws.take(positions, mode="wrap"))
 
     def text(self, epoch: int, layout: Layout) -> str:
-        return f"listed {digest_of(self._of(epoch).draws)}"
+        return f"listed {digest_of(self._of(epoch))}"
 
-    def _of(self, epoch: int) -> ListedOrder:
+    def _of(self, epoch: int) -> I64:
         key = epoch if self.changes else 0
         if key not in self._kept:
             numbers = self.shown
@@ -117,12 +65,12 @@ class ListedOrders(Orders):
                 numbers = _numbers(numbers(epoch), self._count, f"order({epoch})")
             while len(self._kept) >= _KEPT_EPOCHS:
                 self._kept.pop(next(iter(self._kept)))
-            self._kept[key] = ListedOrder(_with_occurrences(np.tile(numbers, self._repeat), self._count))
+            self._kept[key] = _with_occurrences(np.tile(numbers, self._repeat), self._count)
         return self._kept[key]
 
 
 class WeightedOrders(Orders):
-    """Orders of draws by weight."""
+    """Orders of draws by weight, with replacement; each position is an independent draw."""
 
     shown = "weighted"
 
@@ -152,7 +100,18 @@ class WeightedOrders(Orders):
         return self._draws
 
     def of(self, epoch: int, layout: Layout, seed: int) -> EpochOrder:
-        return WeightedOrder(self._draws, self._sums, self._last, seed, epoch)
+        sums, last, length = self._sums, self._last, self._draws
+
+        def samples(positions: I64) -> I64:
+            positions = positions % max(length, 1)
+            numbers = np.empty_like(positions)
+            # A few numbers of a permutation of 2**53 are as good as independent ones.
+            entries.permute(positions, 2**_BITS, seed, epoch, _WEIGHTED, numbers)
+            found: I64 = np.searchsorted(sums, numbers * (sums[-1] * 2.0**-_BITS), "right")
+            # Each draw has its own random choices.
+            return np.minimum(found, last) + len(sums) * positions
+
+        return EpochOrder(length, samples)
 
     def text(self, epoch: int, layout: Layout) -> str:
         return f"weighted {digest_of(self._sums.view(np.int64))}"

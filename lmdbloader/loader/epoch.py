@@ -217,36 +217,30 @@ def _is_cut_from_large(reader: Reader, output: Output) -> bool:
     return 2 * math.prod(output.shape) < reader.mean_nbytes(output.name, "raw_nbytes", range(len(reader)))
 
 
-class _SharedBatch:
-    """A batch whose parts several threads read.
+class _Group:
+    """A group of batches that one thread reads, or of one large batch whose parts several threads read.
 
     Attributes:
+        number: Of the group.
+        first, end: Its batches.
+        run: Calls functions of the user.
+        begun: The batches, once a thread has begun them.
         refused: The error if a thread could not be started.
         has_failed: Whether some part could not be read.
     """
 
-    def __init__(self, num_parts: int) -> None:
+    def __init__(self, number: int, first: int, end: int, num_parts: int, run: Run) -> None:
+        self.number, self.first, self.end, self.run = number, first, end, run
+        self.begun: Begun | None = None
         self.refused: WorkerError | None = None
         self.has_failed = False
-        self._left, self._lock = num_parts, threading.Lock()
-        self._batch: Begun | None = None
-
-    def begun(self, batcher: Batcher, num_samples: int) -> Begun:
-        """Return the batch, which the first thread begins."""
-        with self._lock:
-            if self._batch is None:
-                self._batch = batcher.begin(num_samples, num_samples)
-            return self._batch
+        self._left, self.lock = num_parts, threading.Lock()
 
     def is_last(self) -> bool:
         """Return whether the part that was read is the last."""
-        with self._lock:
+        with self.lock:
             self._left -= 1
             return self._left == 0
-
-    def drop(self) -> None:
-        """Give up the batch; its memory is free once the loop has no part of it."""
-        self._batch = None
 
 
 class EpochRun:
@@ -288,8 +282,6 @@ class EpochRun:
         self._groups_together = max(_SAMPLES_TOGETHER // (plan.batches_at_once * positions.batch_size), 1)
         self._computed: dict[int, I64] = {}
         self.results: SimpleQueue[tuple[int, list[Item], BaseException | None]] = SimpleQueue()
-        # The batches that threads have begun together, by group.
-        self.shared: dict[int, _SharedBatch] = {}
         self.cancelled = False
 
     def cancel(self) -> None:
@@ -323,10 +315,10 @@ class EpochRun:
             from lmdbloader.loader.surroundings import Surroundings
 
             run = Surroundings().run
-        if self._num_parts == 1:
-            return [partial(self._read_group, group, run)]
-        shared = self.shared[group] = _SharedBatch(self._num_parts)
-        return [partial(self._read_part, group, part, shared, run) for part in range(self._num_parts)]
+        first = group * self._at_once
+        end = min(first + self._at_once, len(self._positions))
+        parts = _Group(group, first, end, self._num_parts, run)
+        return [partial(self._read_part, parts, part) for part in range(self._num_parts)]
 
     def check_turn(self) -> None:
         """Raise OptionError if this thread is calling a function in its turn, and the threads need turns to go on."""
@@ -342,74 +334,54 @@ class EpochRun:
                 "mark it with lmdbloader.transforms.thread_safe."
             )
 
-    def _read_part(self, group: int, part: int, shared: _SharedBatch, run: Run) -> None:
-        """Read a part of a group of one batch."""
+    def _read_part(self, group: _Group, part: int) -> None:
+        """Read a part of a group; after the last one put its batches into `results`, with the error that ended it."""
         if self.cancelled:
             return
         clock = self._stopwatch.take()
-        samples = self._samples(group, group + 1)
-        first, end = (len(samples) * number // self._num_parts for number in (part, part + 1))
         try:
-            self._readahead.need(group, group + 1)
-        except WorkerError as refused:
-            shared.refused = refused
-        except BaseException:  # an error of reading, as in `_read_group`
-            pass
-        try:
-            clock.tick(clock_words.READ)
-            begun = shared.begun(self._batcher, len(samples))
-            self._batcher.read_part(begun, samples[first:end], first, self._epoch, clock)
-        except BaseException:
-            shared.has_failed = True
-        if not shared.is_last():
-            clock.end()
-            return
-        self.shared.pop(group, None)
-        items: list[Item] = []
-        error: BaseException | None = shared.refused
-        if error is None:
-            try:
-                batch = None
-                if not shared.has_failed:
-                    begun = shared.begun(self._batcher, len(samples))
-                    (batch,) = self._batcher.complete(begun, samples, self._epoch, clock)
-            except BaseException:
-                batch = None
-            shared.drop()
-            if batch is None:
-                items, error = self._read_singly(group, group + 1, clock, run)
-            else:
-                items, error = self._finish([batch], group, samples, clock, run)
-            del batch
-        clock.end()
-        self.results.put((group, items, error))
-
-    def _read_group(self, group: int, run: Run) -> None:
-        """Read the batches of a group and put them into `results`, with the error that ended it."""
-        if self.cancelled:
-            return
-        clock = self._stopwatch.take()
-        first = group * self._at_once
-        end = min(first + self._at_once, len(self._positions))
-        try:
-            self._readahead.need(first, end)
+            self._readahead.need(group.first, group.end)
         except WorkerError as refused:  # no thread: without readahead a cold disk would be read page by page
-            clock.end()
-            self.results.put((group, [], refused))
-            return
+            group.refused = refused
         except BaseException:  # an error of reading, which comes again below, with the sample's name
             pass
+        if group.refused is None:
+            self._read_images(group, part, clock)
+        if not group.is_last():
+            clock.end()
+            return
+        items, error = self._ended(group, clock)
+        clock.end()
+        self.results.put((group.number, items, error))
+
+    def _read_images(self, group: _Group, part: int, clock: Clock) -> None:
+        """Read the images of a part; the first thread begins the batches."""
         try:
             clock.tick(clock_words.READ)
-            samples = self._samples(first, end)
-            batches = self._batcher.read(samples, self._epoch, self._positions.batch_size, clock)
-        except BaseException:
-            items, error = self._read_singly(first, end, clock, run)
-        else:
-            items, error = self._finish(batches, first, samples, clock, run)
-            del batches
-        clock.end()
-        self.results.put((group, items, error))
+            with group.lock:
+                if group.begun is None:
+                    samples = self._samples(group.first, group.end)
+                    group.begun = self._batcher.begin(samples, self._epoch, self._positions.batch_size, clock)
+                begun = group.begun
+            first, end = (len(begun.rows) * number // self._num_parts for number in (part, part + 1))
+            self._batcher.read_images(begun, first, end, clock)
+        except BaseException:  # it comes again when the batches are read one by one
+            group.has_failed = True
+
+    def _ended(self, group: _Group, clock: Clock) -> tuple[list[Item], BaseException | None]:
+        """Return the batches of a group whose parts were read, and the error that ended it."""
+        if group.refused is not None:
+            return [], group.refused
+        begun, group.begun = group.begun, None  # their memory is free once the loop has no part of it
+        if begun is not None and not group.has_failed:
+            try:
+                batches = self._batcher.complete(begun, clock)
+            except BaseException:
+                pass
+            else:
+                return self._finish(batches, group.first, begun.draws, clock, group.run)
+        del begun
+        return self._read_singly(group.first, group.end, clock, group.run)
 
     def _finish(
         self, batches: list[Any], first: int, samples: I64, clock: Clock, run: Run

@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -27,9 +26,9 @@ from lmdbloader.batch.batcher import Batcher
 from lmdbloader.batch.dataset import LMDBDataset, check_images
 from lmdbloader.batch.memory import BatchMemory, PinnedMemory
 from lmdbloader.batch.pipeline import Pipeline, check_epoch, check_seed
-from lmdbloader.batch.sample import Form, check_form, num_samples
+from lmdbloader.batch.sample import Form, check_form
 from lmdbloader.errors import OptionError
-from lmdbloader.loader.epoch import LEFT_OUT, Batches, EpochRun, Plan, deliver, plan_groups
+from lmdbloader.loader.epoch import Batches, EpochRun, Plan, deliver, plan_groups
 from lmdbloader.loader.options import (
     Shard,
     check_numbers,
@@ -44,14 +43,13 @@ from lmdbloader.loader.options import (
     seed_for,
 )
 from lmdbloader.loader.orders import Layout, Share, described
-from lmdbloader.loader.state import Coming, Identity, Place, epoch_in, identity
+from lmdbloader.loader.state import Coming, Place, epoch_in, identity, place_of, state_of
 from lmdbloader.loader.threads import Threads
 from lmdbloader.transforms import Transform
 from lmdbloader.transforms.compilation import is_random
 from lmdbloader.transforms.functions import is_compiled
 
 if TYPE_CHECKING:
-    from lmdbloader.base.stopwatch import BatchTimes
     from lmdbloader.loader.device import Copies
     from lmdbloader.loader.mixing import Mix
     from lmdbloader.loader.options import Given, Weights
@@ -259,7 +257,7 @@ class Loader(DataLoader[Any]):
         # The iterator that has begun last, and what comes if it has failed before its first batch.
         self._place: Place | None = None
         self._before = self._coming
-        self._identity: tuple[int, Identity] | None = None  # of an epoch
+        self._identity: tuple[int, dict[str, Any]] | None = None  # of an epoch
         self._skips = on_corrupt == "skip"
         self._corrupt: dict[tuple[int, str], Damage] = {}
         self._copies: Copies | None = None
@@ -492,7 +490,7 @@ class Loader(DataLoader[Any]):
         """
         self._settle()
         place = self._here().saved()
-        return self._described(place).state(place)
+        return state_of(place, self._identity_in(place.epoch))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from the place of a loader: the next iteration is the rest of its epoch, then comes the next epoch.
@@ -507,10 +505,10 @@ class Loader(DataLoader[Any]):
         Raises:
             OptionError: It is something else, of a newer release, or of another dataset, order or seed.
         """
-        place = Place(epoch_in(state_dict), 0, self._coming.seed)
+        seed = self._coming.seed
         if self._drawn is not None and isinstance(state_dict, dict):
-            place.seed = state_dict.get("seed", place.seed)
-        place = self._described(place).place(state_dict)
+            seed = state_dict.get("seed", seed)
+        place = place_of(state_dict, {**self._identity_in(epoch_in(state_dict)), "seed": seed})
         self._replace_drawn(place.seed)
         self._coming.restore(place)
         self._place = None
@@ -529,12 +527,13 @@ class Loader(DataLoader[Any]):
         length = self._orders.length(place.epoch)
         return self._coming.at(place, self._share.position_after(place.num_steps, length, place.start))
 
-    def _described(self, place: Place) -> Identity:
-        key = place.epoch if self._orders.changes else 0
+    def _identity_in(self, epoch: int) -> dict[str, Any]:
+        """Return what determines the order of an epoch, but for the seed."""
+        key = epoch if self._orders.changes else 0
         if self._identity is None or self._identity[0] != key:
-            text = self._orders.text(place.epoch, self._layout)
-            self._identity = key, identity(self._read_from, text, self._orders.length(place.epoch))
-        return replace(self._identity[1], seed=place.seed)
+            text = self._orders.text(epoch, self._layout)
+            self._identity = key, identity(self._read_from, text, self._orders.length(epoch))
+        return self._identity[1]
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Return an iterator over the batches of the next epoch, or over the rest of a restored one."""
@@ -572,7 +571,16 @@ class Loader(DataLoader[Any]):
         share, place = self._resolved(), self._coming.place()
         if step:
             place.start = share.position_after(step, self._orders.length(place.epoch), place.start)
-        items = self._items(place)
+        self._prepare(place)
+        order = self._orders.of(place.epoch, self._layout, place.seed)
+        run = EpochRun(
+            self._batcher, place.epoch, order, share.positions(order.length, place.start), self._plan,
+            mean_nbytes=self._layout.mean_nbytes, skips=self._skips, may_lack=share.world_size == 1,
+            stopwatch=self._stopwatch,
+        )  # fmt: skip
+        items = deliver(run, self._threads, self.groups_ahead)
+        if self._copies is not None:
+            items = self._copies.of(items)
         self._before = replace(self._coming)
         self._coming.begin()
         self._share, self._place = share, place
@@ -582,45 +590,6 @@ class Loader(DataLoader[Any]):
         if (damage.sample, damage.field) not in self._corrupt:
             self._corrupt[damage.sample, damage.field] = damage
             _logger.warning("lmdbloader: left out: %s", plain(damage.reason))
-
-    def _items(self, place: Place) -> Iterator[Any]:
-        """Return the items of `Batches`, from a place on."""
-        self._prepare(place)
-        items = deliver(self._run(place), self._threads, self.groups_ahead)
-        return items if self._copies is None else self._copies.of(items)
-
-    def _run(self, place: Place, limit: int | None = None) -> EpochRun:
-        """Return a pass through an epoch from a place on, or through its first `limit` batches."""
-        order, share = self._orders.of(place.epoch, self._layout, place.seed), self._resolved()
-        return EpochRun(
-            self._batcher,
-            place.epoch,
-            order,
-            share.positions(order.length, place.start).limited(limit),
-            self._plan,
-            mean_nbytes=self._layout.mean_nbytes,
-            skips=self._skips,
-            may_lack=share.world_size == 1,
-            stopwatch=self._stopwatch,
-        )
-
-    def benchmark(self, seconds: float = 5.0) -> BatchTimes:
-        """Return `samples_per_s`, and the `waits` for each batch, of some seconds; the epoch stays the same.
-
-        Raises:
-            OptionError: This loader has no batch.
-        """
-        from lmdbloader.base.stopwatch import time_batches
-
-        if len(self) == 0:
-            raise OptionError(f"benchmark: this loader has no batch of {self.dataset!r}")
-        first = replace(self._coming.place(), start=0)
-        self._prepare(first)
-        for _ in deliver(self._run(first, self.batches_at_once), self._threads, 1):
-            pass  # loads the kernels, starts the threads
-        epochs = (self._items(replace(first, epoch=number)) for number in count(first.epoch))
-        batches = (batch for batch, _ in chain.from_iterable(epochs))
-        return time_batches(batches, seconds, lambda batch: 0 if batch is LEFT_OUT else num_samples(batch))
 
     def time_stages(self, on: bool = True) -> bool:
         """Start timing the stages of the threads from zero, or stop it; see `stage_times`.

@@ -1,57 +1,37 @@
-"""`lmdbloader.mix`: several datasets as one, drawn from by weight; and the sampler with which torch reads it."""
+"""`lmdbloader.mix`: several datasets as one, drawn from by weight, for a Loader."""
 
 from __future__ import annotations
 
-import operator
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from torch.utils.data import Sampler
 
 from lmdbloader.base.arguments import shown, whole
 from lmdbloader.base.text import counted
 from lmdbloader.batch.dataset import LMDBDataset
-from lmdbloader.batch.many import ReadsMany
 from lmdbloader.errors import OptionError
 from lmdbloader.loader.mixtures import Mixture, whole_shares
-from lmdbloader.loader.orders import Layout
 from lmdbloader.loader.views import union_of, view_of
-from lmdbloader.store import check_rows
-
-I64 = npt.NDArray[np.int64]
-# The number of positions that a sampler computes at once.
-_AT_ONCE = 4096
 
 
-class Drawn(int):
-    """The number of a draw from a mixture: sample + num_samples * times, with all samples in a row."""
-
-
-class Mix(ReadsMany):
-    """Samples of several datasets in some shares; `lmdbloader.mix` makes it, `Loader` and `dataloader` take it.
-
-    `mixed[i]` is the same sample in every epoch: each dataset in its own order, again from its beginning when it ends.
-    A Loader, and `dataloader(mixed, shuffle=True)`, shuffle each dataset, and shuffle it again when it ends.
+class Mix:
+    """Samples of several datasets in some shares; `lmdbloader.mix` makes it, and a Loader reads it.
 
     Attributes:
         datasets: The datasets, opened.
         weights: The weight of each dataset, as given; the lengths by default.
         union: All samples of all datasets, one dataset after the other; the `dataset` of a Loader.
-        fields, classes, class_to_idx: Those of every dataset, as of an LMDBDataset.
         mixture: How positions are dealt to the datasets.
     """
 
     def __init__(self, datasets: tuple[LMDBDataset, ...], weights: tuple[float, ...], length: int) -> None:
         """Take datasets that fit together; see `mix`."""
-        self.datasets, self.weights = datasets, weights
-        self.union = union_of(datasets, "mix")
-        self.fields, self.classes, self.class_to_idx = self.union.fields, self.union.classes, self.union.class_to_idx
+        self.datasets, self.weights, self.union = datasets, weights, union_of(datasets, "mix")
         lengths = tuple(map(len, datasets))
         self.mixture = Mixture(lengths, whole_shares(weights, lengths), length)
 
@@ -69,35 +49,11 @@ class Mix(ReadsMany):
         return self.mixture.length
 
     def __getitem__(self, index: Any) -> Any:
-        """Return sample `index` of an epoch that is not shuffled.
-
-        Raises:
-            IndexError: Beyond either end.
-            OptionError: It is not a number.
-        """
-        if not isinstance(index, Drawn):
-            try:
-                index = operator.index(index)
-            except TypeError:
-                raise OptionError(
-                    f"mixed[{shown(index)}]: expected the number of a sample. For some of the samples mix views: "
-                    "lmdbloader.mix([first[:100], second[:100]])."
-                ) from None
-        sample: Any = self._many([index])[0]
-        return sample
-
-    def _many(self, numbers: Sequence[int]) -> Sequence[Any]:
-        """Return many samples read in one call."""
-        if len(numbers) and isinstance(numbers[0], Drawn):
-            draws = np.array(numbers, np.int64)
-        else:
-            order = self.mixture.order("sequential", Layout(0, _nowhere), seed=0, epoch=0)
-            draws = order.samples(check_rows(numbers, len(self)))
-        return self.union._read((draws % self.mixture.num_samples), draws)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the random choices of datasets that are `transformed`, as `LMDBDataset.set_epoch`."""
-        self.union.set_epoch(epoch)
+        """Raise OptionError: which samples an epoch has depends on its number, which only a Loader knows."""
+        raise OptionError(
+            f"mixed[{shown(index)}]: only a Loader reads a mixture: Loader(mixed, batch_size, shuffle=True). For some "
+            "of the samples mix views: lmdbloader.mix([first[:100], second[:100]])."
+        )
 
     def __repr__(self) -> str:
         shares = [share / sum(self.mixture.shares) for share in self.mixture.shares]
@@ -127,7 +83,7 @@ def mix(
         length: The number of draws in an epoch; by default the number of samples of all datasets.
 
     Returns:
-        A Mix, for `Loader` and `dataloader`.
+        A Mix, for a `Loader`.
 
     Raises:
         OptionError: The datasets do not fit together, with the line that merges them if that can help; or weights or
@@ -172,26 +128,3 @@ def opened(dataset: Any) -> tuple[LMDBDataset, Mixture | None]:
         OptionError: As `view_of`.
     """
     return (dataset.union, dataset.mixture) if isinstance(dataset, Mix) else (view_of(dataset), None)
-
-
-def _nowhere(first: int, end: int) -> Any:
-    raise AssertionError("an order that is not shuffled does not look where samples lie")
-
-
-class MixSampler(Sampler[int]):
-    """The random order of a mixture for torch's DataLoader, a new one in every iteration."""
-
-    def __init__(self, mixed: Mix, generator: torch.Generator | None = None) -> None:
-        """Draw from a mixture; the seed of each iteration is drawn from a generator, torch's own by default."""
-        self._mixed, self._generator = mixed, generator
-
-    def __len__(self) -> int:
-        return len(self._mixed)
-
-    def __iter__(self) -> Iterator[int]:
-        device = "cpu" if self._generator is None else self._generator.device
-        seed = int(torch.empty((), dtype=torch.int64, device=device).random_(generator=self._generator).item())
-        order = self._mixed.mixture.order("random", Layout(0, _nowhere), seed=seed, epoch=0)
-        for first in range(0, len(self), _AT_ONCE):
-            positions = np.arange(first, min(first + _AT_ONCE, len(self)), dtype=np.int64)
-            yield from map(Drawn, order.samples(positions).tolist())

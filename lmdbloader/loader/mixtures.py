@@ -165,10 +165,11 @@ class Mixture:
             seed, epoch: From 0 to 2**64 - 1.
         """
         if kind in ("sequential", "random"):
-            return _Dealt(self, epoch, seed if kind == "random" else None)
+            return _dealt(self, epoch, seed if kind == "random" else None)
         sizes = kind if isinstance(kind, QuasiRandom) else QuasiRandom()
         window = max(sizes.window_nbytes // len(self.lengths), 1)
-        return _Lanes(self, QuasiRandom(min(sizes.block_nbytes, window), window), layout, seed, epoch)
+        lanes = _Lanes(self, QuasiRandom(min(sizes.block_nbytes, window), window), layout, seed, epoch)
+        return EpochOrder(self.length, lanes.samples, lanes.windows)
 
 
 def orders_of_mixture(mixture: Mixture, *, order: Any, weights: object, draws: object, repeat: object) -> MixedOrders:
@@ -206,36 +207,26 @@ class MixedOrders(Orders):
         return text_of_kind(self.shown, layout, f", {self.mixture.text}")
 
 
-@dataclass(frozen=True)
-class _Dealt:
-    """Each dataset in its own order or, with a seed, in a random permutation; again from there when it ends.
+def _dealt(mixture: Mixture, epoch: int, seed: int | None) -> EpochOrder:
+    """Return each dataset in its own order or, with a seed, in a random permutation; again from there when it ends.
 
     Random permutations differ each time.
     """
 
-    mixture: Mixture
-    epoch: int
-    seed: int | None
-
-    @property
-    def length(self) -> int:
-        return self.mixture.length
-
-    def samples(self, positions: I64) -> I64:
-        mixture, found = self.mixture, np.empty_like(positions)
+    def samples(positions: I64) -> I64:
+        found: I64 = np.empty_like(positions)
         if not len(positions):
             return found
-        if self.seed is None:
+        if seed is None:
             chosen, numbers = mixture.deal(positions)
             times, place = np.divmod(numbers, mixture.all_lengths[chosen])
             found = mixture.begins[chosen] + place + mixture.num_samples * times
-        else:
-            chosen, numbers = mixture.deal(positions, self.seed, self.epoch)
-            entries.shuffle_piles(chosen, numbers, mixture.all_lengths, self.seed, self.epoch, _PILES, found)
+            return found
+        chosen, numbers = mixture.deal(positions, seed, epoch)
+        entries.shuffle_piles(chosen, numbers, mixture.all_lengths, seed, epoch, _PILES, found)
         return found
 
-    def windows(self, positions: RankPositions) -> None:
-        """Samples are read one by one."""
+    return EpochOrder(mixture.length, samples)
 
 
 class _Lanes:
@@ -247,7 +238,6 @@ class _Lanes:
 
     def __init__(self, mixture: Mixture, sizes: QuasiRandom, layout: Layout, seed: int, epoch: int) -> None:
         """Prepare an epoch; `sizes` are those of one dataset, and `layout` is that of all samples."""
-        self.length = mixture.length
         self._mixture, self._sizes, self._seed, self._epoch = mixture, sizes, seed, epoch
         begins = mixture.begins.tolist()
         self._layouts = [layout.part(begin, begin + n) for begin, n in zip(begins, mixture.lengths, strict=True)]

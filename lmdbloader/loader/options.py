@@ -77,7 +77,14 @@ def orders_of(
         OptionError: One of them is invalid, or two of them set the order.
     """
     repeat = whole("repeat", repeat, 1, max(2**62 // max(num_samples, 1), 1))
-    kind = _in_words(order, shuffle)
+    given = [
+        name for name, value in (("order", order), ("shuffle", shuffle), ("weights", weights)) if value is not None
+    ]
+    if len(given) > 1:
+        raise OptionError(f"{', '.join(given)}: each of them sets the order. Leave out all but one.")
+    kind: Any = "sequential" if order is None else order
+    if shuffle is not None:
+        kind = "random" if flag("shuffle", shuffle) else "sequential"
     if mixture is not None:
         from lmdbloader.loader.mixtures import orders_of_mixture
 
@@ -85,11 +92,6 @@ def orders_of(
     if weights is not None:
         from lmdbloader.loader.choices import WeightedOrders
 
-        for name, value in (("order", order), ("shuffle", shuffle)):
-            if value is not None:
-                raise OptionError(
-                    f"weights, {name}={shown(value)}: both set the order; draws by weight are random. Leave one out."
-                )
         if repeat != 1:
             raise OptionError(f"weights, repeat={repeat}: write num_samples, the number of draws of an epoch, instead.")
         return WeightedOrders(num_samples, weights, draws)
@@ -106,16 +108,6 @@ def orders_of(
     from lmdbloader.loader.choices import ListedOrders
 
     return ListedOrders(num_samples, kind, repeat)
-
-
-def _in_words(order: Any, shuffle: bool | None) -> Any:
-    """Return the order that `order` or `shuffle` sets, by default that of the dataset; raise OptionError for both."""
-    if shuffle is None:
-        return "sequential" if order is None else order
-    is_random = flag("shuffle", shuffle)
-    if order is not None:
-        raise OptionError(f"shuffle={shuffle}, order={shown(order)}: both set the order. Leave one of them out.")
-    return "random" if is_random else "sequential"
 
 
 def compiled_and_functions(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -139,12 +139,6 @@ class RankPositions:
         """Return the last position of a batch."""
         return self.first + self.stride * (min((batch + 1) * self.batch_size, self.num_samples) - 1)
 
-    def limited(self, num_batches: int | None) -> RankPositions:
-        """Return the first batches, None for all."""
-        if num_batches is None:
-            return self
-        return replace(self, num_samples=min(self.num_samples, num_batches * self.batch_size))
-
 
 @dataclass(frozen=True, slots=True)
 class Windows:
@@ -163,70 +157,56 @@ class Windows:
     samples: Callable[[int, int], I64]
 
 
-class EpochOrder(Protocol):
-    """The order of an epoch, the same for all ranks. Positions after its end begin it again."""
-
-    @property
-    def length(self) -> int:
-        """Number of samples."""
-
-    def samples(self, positions: I64) -> I64:
-        """Return the sample numbers at positions (m,)."""
-
-    def windows(self, positions: RankPositions) -> Windows | None:
-        """Return what a rank reads from storage at once; None if samples are read one by one."""
+def _one_by_one(positions: RankPositions) -> None:
+    """Samples are read one by one."""
 
 
 @dataclass(frozen=True, slots=True)
-class RandomOrder:
-    """A random permutation, a new one in every epoch; it takes no memory.
+class EpochOrder:
+    """The order of an epoch, the same for all ranks. Positions after its end begin it again.
+
+    Attributes:
+        length: Number of positions.
+        samples: Returns the draws (m,) at positions (m,); see `Orders`.
+        windows: Returns what a rank reads from storage at once; None if samples are read one by one.
+    """
+
+    length: int
+    samples: Callable[[I64], I64]
+    windows: Callable[[RankPositions], Windows | None] = _one_by_one
+
+
+def random_order(length: int, seed: int, epoch: int) -> EpochOrder:
+    """Return a random permutation, a new one in every epoch; it takes no memory.
 
     A sample is equally likely at each position, and so is each other sample after it; but a 64-bit key chooses among
     fewer permutations than there are, and of some lengths odd ones are rarer than even ones, or more frequent.
     """
 
-    length: int
-    seed: int
-    epoch: int
-
-    def samples(self, positions: I64) -> I64:
-        """Return the sample numbers at positions (m,)."""
+    def samples(positions: I64) -> I64:
         found = np.empty_like(positions)
-        if self.length:
-            entries.permute(positions, self.length, self.seed, self.epoch, _SAMPLES, found)
+        if length:
+            entries.permute(positions, length, seed, epoch, _SAMPLES, found)
         return found
 
-    def windows(self, positions: RankPositions) -> None:
-        """Samples are read one by one."""
+    return EpochOrder(length, samples)
 
 
-@dataclass(frozen=True, slots=True)
-class SequentialOrder:
-    """The order of the dataset, read in windows of about 32 MiB if samples are alike; see `SeededOrders` on repeats."""
+def sequential_order(layout: Layout, repeat: int = 1) -> EpochOrder:
+    """Return the order of the dataset, read in windows of about 32 MiB if samples are alike; see `SeededOrders`."""
+    length = layout.length * repeat
 
-    layout: Layout
-    repeat: int = 1
-
-    @property
-    def length(self) -> int:
-        """Number of samples."""
-        return self.layout.length * self.repeat
-
-    def samples(self, positions: I64) -> I64:
-        """Return the sample numbers at positions (m,)."""
-        found: I64 = positions % max(self.length, 1)
+    def samples(positions: I64) -> I64:
+        found: I64 = positions % max(length, 1)
         return found
 
-    def windows(self, positions: RankPositions) -> Windows:
-        """Return windows of neighbours."""
-        count = min(max(int(_SEQUENTIAL_NBYTES / self.layout.mean_nbytes), 1), _ROWS_AT_ONCE)
-        begins = np.arange(0, self.length, count, dtype=np.int64)
-        ends = np.minimum(begins + count, self.length)
+    def windows(positions: RankPositions) -> Windows:
+        count = min(max(int(_SEQUENTIAL_NBYTES / layout.mean_nbytes), 1), _ROWS_AT_ONCE)
+        begins = np.arange(0, length, count, dtype=np.int64)
+        ends = np.minimum(begins + count, length)
+        return Windows(begins, ends, 1, lambda k, end: samples(positions.between(k * count, min(end * count, length))))
 
-        def samples(first: int, end: int) -> I64:
-            return self.samples(positions.between(first * count, min(end * count, self.length)))
-
-        return Windows(begins, ends, 1, samples)
+    return EpochOrder(length, samples, windows)
 
 
 class Orders:
@@ -289,8 +269,8 @@ class SeededOrders(Orders):
 
     def of(self, epoch: int, layout: Layout, seed: int) -> EpochOrder:
         if self.shown == "sequential":
-            return SequentialOrder(layout, self.repeat)
-        return RandomOrder(self.num_samples * self.repeat, seed, epoch)
+            return sequential_order(layout, self.repeat)
+        return random_order(self.num_samples * self.repeat, seed, epoch)
 
     def text(self, epoch: int, layout: Layout) -> str:
         return f"{self.shown}{self.times}"

@@ -88,7 +88,7 @@ def text_of_kind(kind: Order, layout: Layout, more: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class LanesOrder:
+class _Lanes:
     """Blocks of neighbours in random order, dealt to lanes that take turns; see `kernels.orders.read_lanes`.
 
     A rank reads whole lanes if the number of lanes is a multiple of the number of ranks. So it reads whole blocks, and
@@ -188,4 +188,5 @@ def epoch_order(order: Order, layout: Layout, *, seed: int, epoch: int, repeat: 
     if repeat > 1 and count:
         firsts += numbers // count * layout.length
     lanes = sizes.num_lanes(len(numbers))
-    return LanesOrder(length, lanes, ends, firsts, layout.stored, seed, epoch)
+    found = _Lanes(length, lanes, ends, firsts, layout.stored, seed, epoch)
+    return EpochOrder(length, found.samples, found.windows)

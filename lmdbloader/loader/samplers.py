@@ -1,65 +1,19 @@
 """The samplers of a Loader, from which frameworks read its order and build other DataLoaders.
 
-Its batch sampler gives tickets, and a dataset returns the Loader's own batch for each.
+Its batch sampler gives tickets, and its collate function the Loader's own batch for each.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from torch.utils.data import BatchSampler, DistributedSampler, Sampler, SequentialSampler
 
-from lmdbloader.batch.many import Ticket
+from lmdbloader.batch.many import Ticket, rebuilt
 from lmdbloader.errors import OptionError
-
-
-def _rebuilt(does: str) -> OptionError:
-    """Return the error for a framework that takes a Loader apart, with the lines to write instead."""
-    return OptionError(
-        f"a framework has built another DataLoader from a Loader, and {does}: the Loader's transforms, threads and "
-        'share of the samples would be lost. Among several processes write Loader(..., shard="auto"); with Accelerate '
-        "also `loader = lmdbloader.integrations.accelerate.prepare(accelerator, loader)`."
-    )
-
-
-class _Ticket(Ticket):
-    """One batch of a Loader's epoch, in the place of its sample numbers; it is read when a dataset is asked for it.
-
-    Frameworks build DataLoaders of their own around a dataset and a batch sampler. With tickets these deliver the
-    Loader's batches, and leaving some out costs nothing.
-    """
-
-    __slots__ = ("_read",)
-
-    def __init__(self, read: Callable[[], Any]) -> None:
-        """Prepare; `read` is called with nothing and returns the batch."""
-        self._read = read
-
-    def batch(self) -> _Ready:
-        """Return the batch: `dataset[ticket]`."""
-        return _Ready(self._read())
-
-    def __len__(self) -> int:
-        raise _rebuilt("divides its batches among processes")
-
-    def __iter__(self) -> Iterator[_Ticket]:
-        """Give itself: torch asks the dataset for each item of a batch."""
-        return iter((self,))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        raise _rebuilt("reads it in worker processes")
-
-
-class _Ready:
-    """A batch that needs no collating."""
-
-    __slots__ = ("batch",)
-
-    def __init__(self, batch: Any) -> None:
-        self.batch = batch
 
 
 def unpack(samples: Any) -> Any:
@@ -68,36 +22,9 @@ def unpack(samples: Any) -> Any:
     Raises:
         OptionError: There are samples instead, which have not been through the Loader.
     """
-    if isinstance(samples, list) and len(samples) == 1 and isinstance(samples[0], _Ready):
-        return samples[0].batch
-    raise _rebuilt("reads samples of the dataset itself; lmdbloader.collate stacks those")
-
-
-class Loader(Protocol):
-    """The part of a Loader that its samplers use."""
-
-    @property
-    def rank(self) -> int: ...
-
-    @property
-    def world_size(self) -> int: ...
-
-    def set_epoch(self, epoch: int) -> None: ...
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
-
-    def __len__(self) -> int: ...
-
-    def _num_samples(self) -> int:
-        """Return the samples of this rank in a whole epoch."""
-
-    def _num_coming(self) -> int:
-        """Return the number of batches of the next iteration."""
-
-    def _iterate(self, step: int) -> Iterator[Any]:
-        """Return an iterator over the next iteration without its first batches."""
+    if isinstance(samples, list) and len(samples) == 1 and isinstance(samples[0], Ticket):
+        return samples[0].read()
+    raise rebuilt("reads samples of the dataset itself; lmdbloader.collate stacks those")
 
 
 class _Fixed:
@@ -116,9 +43,9 @@ class LoaderSampler(_Fixed, Sampler[int]):
         loader: The Loader.
     """
 
-    loader: Loader
+    loader: Any
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: Any) -> None:
         vars(self).update(loader=loader)
 
     def set_epoch(self, epoch: int) -> None:
@@ -126,10 +53,10 @@ class LoaderSampler(_Fixed, Sampler[int]):
         self.loader.set_epoch(epoch)
 
     def __len__(self) -> int:
-        return self.loader._num_samples()
+        return int(self.loader._num_samples())
 
     def __iter__(self) -> Iterator[int]:
-        raise _rebuilt("chooses the samples itself")
+        raise rebuilt("chooses the samples itself")
 
 
 class _Sequential(LoaderSampler, SequentialSampler):
@@ -140,12 +67,12 @@ class _Shard(LoaderSampler, DistributedSampler):  # type: ignore[type-arg]
     """One rank's share of an order, which frameworks leave as it is."""
 
     @property
-    def num_replicas(self) -> int:  # type: ignore[override]
+    def num_replicas(self) -> Any:  # type: ignore[override]
         """The number of ranks."""
         return self.loader.world_size
 
     @property
-    def rank(self) -> int:  # type: ignore[override]
+    def rank(self) -> Any:  # type: ignore[override]
         """The rank of this process."""
         return self.loader.rank
 
@@ -154,7 +81,7 @@ class _SequentialShard(_Shard, _Sequential):
     """One rank's share of a sequential order."""
 
 
-def sampler_of(loader: Loader, *, is_sequential: bool, is_shard: bool) -> LoaderSampler:
+def sampler_of(loader: Any, *, is_sequential: bool, is_shard: bool) -> LoaderSampler:
     """Return the sampler of a loader, as an instance of the torch types that describe it."""
     if is_shard:
         return _SequentialShard(loader) if is_sequential else _Shard(loader)
@@ -171,7 +98,7 @@ class LoaderBatches(_Fixed, BatchSampler):
         drop_last: Whether short batches are left out.
     """
 
-    loader: Loader
+    loader: Any
 
     def __init__(self, sampler: Any, batch_size: int, drop_last: bool) -> None:
         """Prepare. Frameworks call it with another sampler.
@@ -188,7 +115,7 @@ class LoaderBatches(_Fixed, BatchSampler):
         self._named: int | None = None
 
     @property
-    def num_processes(self) -> int:
+    def num_processes(self) -> Any:
         """The number of ranks that share the epoch."""
         return self.loader.world_size
 
@@ -197,7 +124,7 @@ class LoaderBatches(_Fixed, BatchSampler):
         self._named = epoch
         self.loader.set_epoch(epoch)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Any:
         """Return the Loader's place, for torchdata's StatefulDataLoader."""
         return self.loader.state_dict()
 
@@ -223,7 +150,7 @@ class LoaderBatches(_Fixed, BatchSampler):
     def _tickets(self) -> Iterator[Ticket]:
         epoch = _Epoch(self.loader)
         for step in range(self.loader._num_coming()):
-            yield _Ticket(partial(epoch.read, step))
+            yield Ticket(partial(epoch.read, step))
         epoch.end()
 
 
@@ -245,7 +172,7 @@ def _line(sampler: object) -> str:
 class _Epoch:
     """The next epoch of a Loader, or the rest of a restored one; it is begun by its first batch that is read."""
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: Any) -> None:
         self._loader = loader
         self._batches: Iterator[Any] = iter(())
         self._next: int | None = None
@@ -255,7 +182,7 @@ class _Epoch:
         if self._next is None:
             self._batches = self._loader._iterate(step)
         elif step != self._next:
-            raise _rebuilt("skips batches in the middle of an epoch")
+            raise rebuilt("skips batches in the middle of an epoch")
         self._next = step + 1
         return next(self._batches)
 
@@ -264,7 +191,7 @@ class _Epoch:
         next(self._batches, None)
 
 
-def original_of(batch_sampler: object) -> Loader | None:
+def original_of(batch_sampler: object) -> Any:
     """Return the Loader whose batch sampler a framework gives to the constructor, itself or in a wrapper; else None."""
     # Lightning's own, which notes the numbers of what it predicts.
     inner = getattr(batch_sampler, "_batch_sampler", batch_sampler)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from lmdbloader.base.arguments import shown, whole
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
 from lmdbloader.store.rows import text_of
 
-I64 = npt.NDArray[np.int64]
 STATE_VERSION = 2
 _KINDS = {
     "version": Integral, "epoch": Integral, "position": Integral, "length": Integral, "seed": Integral, "order": str,
@@ -110,61 +107,58 @@ class Coming:
         return copy
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """The values that determine the orders of a loader; a position is valid only if they are equal.
+def identity(dataset: LMDBDataset, order: str, length: int) -> dict[str, Any]:
+    """Return the values that determine the orders of a loader, but for the seed; a position is valid only there.
 
-    Attributes:
-        length: Samples in the order, of one epoch if they differ.
-        seed: Of the order and of the random choices.
-        order: Its kind and its parameters; of a list the digest.
-        content_digest: Of the dataset and, for a view, of its rows.
+    Args:
+        dataset: The one that is read; equal rows have equal digests, however they were selected.
+        order: The text of the Loader's order; equal texts mean equal orders.
+        length: Positions of the order, of one epoch if they differ.
     """
+    digest = dataset.reader.manifest.content_digest
+    if (rows := text_of(dataset.stored_rows)) != text_of(range(len(dataset.reader))):
+        digest += f", rows {rows}"
+    return {"length": length, "order": order, "content_digest": digest}
 
-    length: int
-    seed: int
-    order: str
-    content_digest: str
 
-    def state(self, place: Place) -> dict[str, Any]:
-        """Return the place at which a loader continues as whole numbers and text."""
-        return {
-            "version": STATE_VERSION, "epoch": place.epoch, "position": place.start, "since": place.since,
-            "length": self.length, "seed": self.seed, "order": self.order, "content_digest": self.content_digest,
-        }  # fmt: skip
+def state_of(place: Place, same: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the place at which a loader continues as whole numbers and text; `same` is its identity."""
+    return {
+        "version": STATE_VERSION, "epoch": place.epoch, "position": place.start, "since": place.since,
+        "seed": place.seed, **same,
+    }  # fmt: skip
 
-    def place(self, state: Any) -> Place:
-        """Return the place of a state.
 
-        Raises:
-            OptionError: It is not a state, or it is of a newer release, or of another dataset, order or seed.
-        """
-        version = state.get("version") if isinstance(state, dict) else None
-        if not _is(version, Integral):
-            raise OptionError(f"load_state_dict({shown(state)}): expected what a Loader's state_dict() returned")
-        if version != STATE_VERSION:
+def place_of(state: Any, same: Mapping[str, Any]) -> Place:
+    """Return the place of a state.
+
+    Args:
+        state: Of `state_of`.
+        same: The loader's identity, and its seed.
+
+    Raises:
+        OptionError: It is not a state, or it is of another version, dataset, order or seed.
+    """
+    expected = f"expected what a Loader's state_dict() returned, version {STATE_VERSION}"
+    if not isinstance(state, dict) or state.get("version") != STATE_VERSION:
+        raise OptionError(f"load_state_dict({shown(state)}): {expected}")
+    for name, kind in _KINDS.items():
+        if not isinstance(state.get(name), kind) or isinstance(state[name], bool):
+            raise OptionError(f"load_state_dict: {name!r} is {shown(state.get(name))}; {expected}")
+    for name, other in _MUST_AGREE.items():
+        if state[name] != same[name]:
             raise OptionError(
-                f"load_state_dict: the state has version {version}; this release reads {STATE_VERSION}. Use the "
-                "release that saved it."
+                f"load_state_dict: the state is of {other}: its {name} is {state[name]!r}, this loader's is "
+                f"{same[name]!r}. A position is not valid there; use the same, or set_epoch({state['epoch']}) to start "
+                "that epoch."
             )
-        for name, kind in _KINDS.items():
-            if not _is(state.get(name), kind):
-                raise OptionError(f"load_state_dict: {name!r} is {shown(state.get(name))}, which no state_dict() has")
-        for name, other in _MUST_AGREE.items():
-            if state[name] != getattr(self, name):
-                raise OptionError(
-                    f"load_state_dict: the state is of {other}: its {name} is {state[name]!r}, this loader's is "
-                    f"{getattr(self, name)!r}. A position is "
-                    f"not valid there; use the same, or set_epoch({state['epoch']}) to start that epoch."
-                )
-        epoch, position = int(state["epoch"]), int(state["position"])
-        since = int(state["since"])
-        if not 0 <= epoch < 2**63 or not 0 <= position <= self.length:
-            raise OptionError(
-                f"load_state_dict: epoch {epoch} and position {position}; expected an epoch of at least 0 and a "
-                f"position from 0 to {self.length}"
-            )
-        return Place(epoch, position, self.seed, min(max(since, 0), epoch))
+    epoch, position, since = (int(state[name]) for name in ("epoch", "position", "since"))
+    if not 0 <= epoch < 2**63 or not 0 <= position <= same["length"]:
+        raise OptionError(
+            f"load_state_dict: epoch {epoch} and position {position}; expected an epoch of at least 0 and a "
+            f"position from 0 to {same['length']}"
+        )
+    return Place(epoch, position, int(same["seed"]), min(max(since, 0), epoch))
 
 
 _MUST_AGREE = {
@@ -175,27 +169,9 @@ _MUST_AGREE = {
 }
 
 
-def identity(dataset: LMDBDataset, order: str, length: int) -> Identity:
-    """Return the values that determine the orders of a loader, but for the seed.
-
-    Args:
-        dataset: The one that is read; equal rows have equal digests, however they were selected.
-        order: The text of the Loader's order; equal texts mean equal orders.
-        length: Positions of the order.
-    """
-    digest = dataset.reader.manifest.content_digest
-    if (rows := text_of(dataset.stored_rows)) != text_of(range(len(dataset.reader))):
-        digest += f", rows {rows}"
-    return Identity(length, 0, order, digest)
-
-
 def epoch_in(state: Any) -> int:
     """Return the epoch of a state, 0 if it has none."""
     try:
         return whole("epoch", state.get("epoch") if isinstance(state, dict) else None, 0, 2**63 - 1)
     except OptionError:
         return 0
-
-
-def _is(value: Any, kind: type) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool)

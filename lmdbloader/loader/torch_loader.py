@@ -8,7 +8,7 @@ import multiprocessing.queues
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch._utils import ExceptionWrapper
@@ -18,12 +18,9 @@ from lmdbloader.batch.collate import collate
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.draws import Draws
 from lmdbloader.batch.many import ReadMany, many_of, overridden
-from lmdbloader.batch.sample import Form, check_form, in_form
 from lmdbloader.batch.shared_memory import free_nbytes, is_plain, means_no_space, no_space
 from lmdbloader.errors import OptionError
-from lmdbloader.loader.mixing import Mix, MixSampler
 from lmdbloader.loader.tuning_cache import Workers, case_of, recall_workers
-from lmdbloader.loader.views import followed
 
 # Options of DataLoader that need worker processes.
 _OF_WORKERS = frozenset({"multiprocessing_context", "persistent_workers", "prefetch_factor", "timeout"})
@@ -32,15 +29,13 @@ _QUEUE_NBYTES = 5 * 4096
 
 
 def dataloader(
-    dataset: Dataset[Any] | str | os.PathLike[str], batch_size: int | None = 1, *, as_: Form = None, **options: Any
+    dataset: Dataset[Any] | str | os.PathLike[str], batch_size: int | None = 1, **options: Any
 ) -> DataLoader[Any]:
     """Return a torch DataLoader, with the settings that `lmdbloader.lab.tune` found for the options that are not given.
 
     Args:
-        dataset: An LMDBDataset or its path, a view of one, what `lmdbloader.mix` returns, or any map-style dataset over
-            them.
+        dataset: An LMDBDataset or its path, a view of one, or any map-style dataset over them.
         batch_size: Samples in a batch; None gives them one by one.
-        as_: The form of batches, as for `LMDBDataset`; None leaves that of the dataset.
         **options: Those of `torch.utils.data.DataLoader`. Defaults: `num_workers` and `pin_memory` are those that
             `lmdbloader.lab.tune` found for this dataset, batch size and machine; else there are no workers, as with
             torch. If `num_workers` is not given, other options of workers may have no effect. `pin_memory` is on only
@@ -50,20 +45,21 @@ def dataloader(
 
     Returns:
         The DataLoader; batches of an LMDBDataset are named tuples of stacked tensors. For transformed views that have a
-        seed each iteration is the next epoch; other views make new random choices at every read.
+        seed each iteration is the next epoch; other views make new random choices at every read. Their form is that of
+        the dataset: `LMDBDataset(..., as_=...)`.
 
     Raises:
         DiskFullError: /dev/shm has no room for the queues of worker processes.
-        OptionError: `as_` is not a form of batches, or is given with a `collate_fn`, which makes the batches itself,
-            or without batches.
+        OptionError: The dataset is a Subset of a view with a seed.
     """
     dataset = LMDBDataset(dataset) if isinstance(dataset, str | bytes | os.PathLike) else dataset
+    inner = dataset.dataset if type(dataset) is Subset else None
+    if isinstance(inner, LMDBDataset) and inner._draws is not None and not overridden(inner):
+        raise OptionError(
+            "dataloader(Subset): parts of a view with a seed, as of random_split, would share its epoch. Write "
+            "view.select(subset.indices), or view.split([0.9, 0.1])."
+        )
     settings = dict(options)
-    if as_ is not None and batch_size is None:
-        raise OptionError(f"as_={as_!r}, batch_size=None: there are no batches. Write LMDBDataset(path, as_={as_!r}).")
-    if as_ is not None and settings.get("collate_fn") is not None:
-        raise OptionError(f"as_={as_!r}: `collate` makes batches in this form. Leave out as_ or collate_fn.")
-    form = check_form(as_, None)
     if batch_size is not None:
         settings.setdefault("collate_fn", collate)
     pins = accelerator() is not None
@@ -76,34 +72,12 @@ def dataloader(
         if found.num_workers == 0:  # torch refuses options of workers without any
             settings = {name: value for name, value in settings.items() if name not in _OF_WORKERS}
         pins = pins and found.pin_memory is not False
-    chooses = settings.get("sampler") is None and settings.get("batch_sampler") is None
-    # torch's own sampler would leave out what a mixture shuffles. A sampler that is given, too, is torch's error.
-    if isinstance(dataset, Mix) and settings.get("shuffle") and chooses:
-        settings.update(shuffle=None, sampler=MixSampler(dataset, settings.get("generator")))
     settings.setdefault("pin_memory", pins)
-    if form is not None:
-        settings["collate_fn"] = _Collate(form)
     if settings["num_workers"] > 0:
         if free_nbytes() == 0:
             raise no_space(_QUEUE_NBYTES * settings["num_workers"])
         settings["worker_init_fn"] = WorkerStart(settings.get("worker_init_fn"))
-    part = _with_own_epoch(dataset)
-    loader = EpochDataLoader(part, batch_size, **settings)
-    if part is not dataset:
-        loader._given = dataset, dataset.dataset  # type: ignore[attr-defined]
-    return loader
-
-
-def _with_own_epoch(dataset: Any) -> Any:
-    """Return a Subset over another view of its samples; the parts of torch's random_split share one view."""
-    if type(dataset) is not Subset:
-        return dataset
-    inner = dataset.dataset
-    if not isinstance(inner, LMDBDataset) or inner._draws is None or overridden(inner):
-        return dataset
-    part = copy.copy(dataset)
-    part.dataset = followed(inner, slice(None))
-    return part
+    return EpochDataLoader(dataset, batch_size, **settings)
 
 
 class EpochDataLoader(DataLoader[Any]):
@@ -112,15 +86,8 @@ class EpochDataLoader(DataLoader[Any]):
     Without workers it reads a batch in one call, as workers do.
     """
 
-    _given: tuple[Any, Any] | None = None  # the Subset that this reads a copy of, and the dataset in there
-
     def __iter__(self) -> Any:
         """Return an iterator over the batches of the next epoch."""
-        if self._given is not None:  # the user may change both
-            (given, inner), part = self._given, cast("Any", self.dataset)
-            part.indices = given.indices
-            if given.dataset is not inner:
-                part.dataset, self._given = _with_own_epoch(given).dataset, (given, given.dataset)
         begun: dict[Draws, tuple[int, int]] = self.__dict__.setdefault("_begun", {})
         for draws in _draws_in(self.dataset, set()):
             begun[draws] = draws.begin(begun.get(draws))
@@ -180,16 +147,6 @@ def _draws_in(dataset: object, seen: set[int]) -> set[Draws]:
 
 def _may_be_dataset(value: object) -> bool:
     return hasattr(type(value), "__getitem__") and hasattr(value, "__dict__")
-
-
-class _Collate:
-    """`collate`, and the batch in a form."""
-
-    def __init__(self, form: Form) -> None:
-        self._form = form
-
-    def __call__(self, samples: Any) -> Any:
-        return in_form(collate(samples), self._form, is_batch=True)
 
 
 def accelerator() -> torch.device | None:

@@ -37,7 +37,10 @@ def view_of(dataset: Any, call: str = "Loader") -> LMDBDataset:
         return LMDBDataset(os.fsdecode(dataset))
     # Their subclasses may make other samples.
     if type(dataset) is Subset:
-        return followed(view_of(dataset.dataset, call), dataset.indices, dataset)
+        inner = view_of(dataset.dataset, call)
+        view = inner.select(dataset.indices)
+        view._source = _Source((inner,), "", dataset)
+        return view
     if type(dataset) is ConcatDataset:
         return union_of([view_of(part, call) for part in dataset.datasets], f"{call}(ConcatDataset)", dataset)
     if not isinstance(dataset, LMDBDataset):
@@ -51,19 +54,6 @@ def view_of(dataset: Any, call: str = "Loader") -> LMDBDataset:
             "or use torch's DataLoader: lmdbloader.dataloader(dataset, batch_size)."
         )
     return dataset
-
-
-def followed(dataset: LMDBDataset, indices: Any, given: Subset[Any] | None = None) -> LMDBDataset:
-    """Return a view that has the transform of its dataset, also one that is assigned later, as torch's Subset has.
-
-    Args:
-        dataset: The dataset.
-        indices: As for `LMDBDataset.select`.
-        given: The Subset that the view stands for, if it stands for one.
-    """
-    view = dataset.select(indices)
-    view._source = _Source((dataset,), "", given)
-    return view
 
 
 class _Source:

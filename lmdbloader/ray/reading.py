@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lmdbloader.base.arguments import flag, optional, whole
+from lmdbloader.base.arguments import field_names, flag, optional, whole
 from lmdbloader.base.option_names import option, shown
-from lmdbloader.batch.dataset import LMDBDataset, chosen_fields
+from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
 from lmdbloader.ray.cluster import need_ray
 from lmdbloader.transforms import ToDtype
@@ -100,7 +100,7 @@ def _opened(dataset: Any, fields: Sequence[str] | None) -> tuple[LMDBDataset, tu
             f"read_lmdb({shown(dataset)}): its images are bfloat16, which NumPy and Arrow do not have. Convert them to "
             "float32 or float16."
         )
-    names = tuple(dataset.fields) if fields is None else chosen_fields(dataset.reader, fields)
+    names = tuple(dataset.fields) if fields is None else field_names(fields, [(dataset.path, dataset.reader.fields)])
     if missing := [name for name in names if name not in dataset.fields]:
         raise OptionError(f"fields: the dataset was opened without {missing[0]!r}; it has {', '.join(dataset.fields)}")
     return dataset, names

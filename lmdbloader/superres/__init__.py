@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from lmdbloader.base.stopwatch import StepTimer
-from lmdbloader.loader.checkpoints import load_checkpoint, save_checkpoint
 from lmdbloader.superres.evaluation import Evaluation, Scores, bicubic, evaluate, predict, score
 from lmdbloader.superres.metrics import luma, psnr, ssim
 from lmdbloader.superres.tensors import merge_luma, upscale
@@ -14,12 +13,10 @@ __all__ = [
     "StepTimer",
     "bicubic",
     "evaluate",
-    "load_checkpoint",
     "luma",
     "merge_luma",
     "predict",
     "psnr",
-    "save_checkpoint",
     "score",
     "ssim",
     "upscale",

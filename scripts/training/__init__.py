@@ -1,1 +1,1 @@
-"""Shared by the training scripts: options, and the parts of a command other than training."""
+"""Shared by the training scripts: options, checkpoints, and the parts of a command other than training."""

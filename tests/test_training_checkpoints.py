@@ -14,10 +14,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from training.checkpoints import load_checkpoint, save_checkpoint
 
 import lmdbloader
 from lmdbloader.errors import CorruptError, DestinationError, FormatError, OptionError
-from lmdbloader.loader.checkpoints import load_checkpoint, save_checkpoint
 
 SETTINGS = {"model": "linear", "scale": 2}
 
