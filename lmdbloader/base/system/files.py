@@ -44,7 +44,6 @@ NORMAL, RANDOM, WILL_NEED = 0, 1, 3
 # Python lacks; negative on other systems.
 POPULATE_READ = 22 if _IS_LINUX else -1
 _RENAME_EXCHANGE, _AT_FDCWD = 2, -100
-_KEEP_SIZE, _PUNCH_HOLE = 1, 2
 # Errors of a kernel without files in memory, or of a container that forbids them.
 _NO_MEMORY_FILE = (errno.ENOSYS, errno.EPERM, errno.EACCES)
 # Of mman.h: a map replaces what is at its address.
