@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,6 @@ from lmdbloader.kernels.codec_numbers import (
     SEEK_MAGIC,
     TILE_ENTRY_NBYTES,
     TILES_IN_GROUP,
-    XXH64_STATE_NBYTES,
 )
 
 U8 = npt.NDArray[np.uint8]
@@ -164,27 +163,13 @@ def checksum(data: Any) -> int:
     return int(entries.xxh64(view.ctypes.data, view.nbytes, 0))
 
 
-class RunningChecksum:
-    """XXH64 (seed 0) of bytes that are added piece by piece.
+def checksum_of_pieces(pieces: Iterable[Any]) -> int:
+    """Return the checksum of the checksums, 8 bytes each, of bytes-like objects.
 
-    Attributes:
-        address: Of the state, for kernels that add bytes.
+    >>> checksum_of_pieces([b"a", b"bc"]) == checksum_of_pieces([b"ab", b"c"])
+    False
     """
-
-    def __init__(self) -> None:
-        self._state = np.zeros(XXH64_STATE_NBYTES, np.uint8)
-        self.address = self._state.ctypes.data
-        entries.xxh64_begin(self.address, 0)
-
-    def update(self, piece: Any) -> None:
-        """Add a bytes-like object."""
-        view = np.frombuffer(piece, np.uint8)
-        entries.xxh64_add(self.address, view.ctypes.data, view.nbytes)
-
-    @property
-    def value(self) -> int:
-        """The checksum of all bytes added so far."""
-        return int(entries.xxh64_value(self.address))
+    return checksum(np.array([checksum(piece) for piece in pieces], "<u8"))
 
 
 def encode_many(data: U8, nbytes: I64, codec: str) -> Payloads:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from lmdbloader.base.arguments import shown
 from lmdbloader.base.text import counted
-from lmdbloader.format.codecs import RunningChecksum
+from lmdbloader.format.codecs import checksum_of_pieces
 from lmdbloader.kernels import entries
 
 I64 = npt.NDArray[np.int64]
@@ -82,11 +82,8 @@ class Layout:
     @cached_property
     def digest(self) -> str:
         """The checksum of all offsets and lengths."""
-        running = RunningChecksum()
-        for first, end in self._pieces():
-            for column in self._extents(first, end):
-                running.update(np.ascontiguousarray(column, "<i8"))
-        return f"{running.value:016x}"
+        columns = (column for first, end in self._pieces() for column in self._extents(first, end))
+        return f"{checksum_of_pieces(np.ascontiguousarray(column, '<i8') for column in columns):016x}"
 
     @cached_property
     def mean_nbytes(self) -> float:
