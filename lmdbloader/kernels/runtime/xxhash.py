@@ -35,32 +35,22 @@ def _merged(total, lane):
     return (total ^ _round(np.uint64(0), lane)) * _P1 + _P4
 
 
-@njit(inline="always")
-def _first_lanes(seed):
-    return seed + _P1 + _P2, seed + _P2, seed, seed - _P1
-
-
-@njit(inline="always")
-def _add_stripes(address, end, a, b, c, d):
-    """Add whole stripes of 32 bytes to the four lanes; return (address after them, the lanes)."""
-    while end - address >= _STRIPE:
-        a = _round(a, load_u64(address))
-        b = _round(b, load_u64(address + _EIGHT))
-        c = _round(c, load_u64(address + _SIXTEEN))
-        d = _round(d, load_u64(address + _TWENTY_FOUR))
-        address += _STRIPE
-    return address, a, b, c, d
-
-
-@njit(inline="always")
-def _converged(a, b, c, d):
-    total = _rotated(a, 1) + _rotated(b, 7) + _rotated(c, 12) + _rotated(d, 18)
-    return _merged(_merged(_merged(_merged(total, a), b), c), d)
-
-
-@njit(inline="always")
-def _finished(total, address, end):
-    """Add the last bytes, fewer than a stripe, and mix all bits."""
+@kernel
+def xxh64(address, nbytes, seed):
+    """Return XXH64 (uint64) of `nbytes` bytes at an address; all arguments are uint64."""
+    end = address + nbytes
+    total = seed + _P5
+    if nbytes >= _STRIPE:
+        a, b, c, d = seed + _P1 + _P2, seed + _P2, seed, seed - _P1
+        while end - address >= _STRIPE:
+            a = _round(a, load_u64(address))
+            b = _round(b, load_u64(address + _EIGHT))
+            c = _round(c, load_u64(address + _SIXTEEN))
+            d = _round(d, load_u64(address + _TWENTY_FOUR))
+            address += _STRIPE
+        total = _rotated(a, 1) + _rotated(b, 7) + _rotated(c, 12) + _rotated(d, 18)
+        total = _merged(_merged(_merged(_merged(total, a), b), c), d)
+    total += nbytes
     while end - address >= _EIGHT:
         total = _rotated(total ^ _round(np.uint64(0), load_u64(address)), 27) * _P1 + _P4
         address += _EIGHT
@@ -73,15 +63,3 @@ def _finished(total, address, end):
     total = (total ^ total >> np.uint64(33)) * _P2
     total = (total ^ total >> np.uint64(29)) * _P3
     return total ^ total >> np.uint64(32)
-
-
-@kernel
-def xxh64(address, nbytes, seed):
-    """Return XXH64 (uint64) of `nbytes` bytes at an address; all arguments are uint64."""
-    end = address + nbytes
-    total = seed + _P5
-    if nbytes >= _STRIPE:
-        a, b, c, d = _first_lanes(seed)
-        address, a, b, c, d = _add_stripes(address, end, a, b, c, d)
-        total = _converged(a, b, c, d)
-    return _finished(total + nbytes, address, end)

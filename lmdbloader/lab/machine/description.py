@@ -135,8 +135,17 @@ class Processor:
 def describe_processor(root: Path = _ROOT) -> Processor:
     """Return the facts about the processor."""
     online = os.cpu_count() or 1
-    name = system.processor_name(root) or platform.machine() or "unknown"
+    name = _processor_name(root) or platform.machine() or "unknown"
     return Processor(name, online, system.allowed_cores(), system.quota_cores(root))
+
+
+def _processor_name(root: Path) -> str:
+    """Return the processor's name; "" if unknown."""
+    for line in system.read_text(root / "proc" / "cpuinfo").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in ("model name", "Model", "cpu model") and value.strip():  # x86, some ARM boards, MIPS
+            return " ".join(value.split())
+    return ""
 
 
 # Version 1 of the control groups has no word for "no limit", but the largest number of whole pages.
@@ -176,7 +185,7 @@ class Memory:
 
 def describe_memory(root: Path = _ROOT) -> Memory:
     """Return sizes of the memory."""
-    total, available = system.memory_sizes(root)
+    total, available = _memory_sizes(root)
     limits = [limit for folder in system.group_folders("memory", root) if (limit := _limit(folder)) is not None]
     # A limit beyond the machine's memory is none.
     limits = [limit for limit in limits if not total or limit[0] < total]
@@ -189,6 +198,20 @@ def describe_memory(root: Path = _ROOT) -> Memory:
         shm,
         shm_free,
     )
+
+
+def _memory_sizes(root: Path) -> tuple[int, int]:
+    """Return the bytes of the machine's memory, and those that are available without swapping; 0 if unknown.
+
+    The available bytes include page cache that the system would drop.
+    """
+    found = {}
+    for line in system.read_text(root / "proc" / "meminfo").splitlines():
+        name, _, value = line.partition(":")
+        words = value.split()
+        if words and words[0].isdecimal():
+            found[name] = int(words[0]) * 1024
+    return found.get("MemTotal", 0), found.get("MemAvailable", found.get("MemFree", 0) + found.get("Cached", 0))
 
 
 def _limit(folder: Path) -> tuple[int, int] | None:

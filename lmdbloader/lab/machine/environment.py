@@ -8,7 +8,7 @@ import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lmdbloader import __version__
 from lmdbloader.base import system
@@ -60,10 +60,10 @@ def describe_environment(data: str | os.PathLike[str] | None = None, *, root: Pa
         "lmdbloader": __version__,
         **machine,
         "architecture": platform.machine() or None,
-        "distribution": system.distribution(root),
+        "distribution": _distribution(root),
         "packages": package_versions(),
-        "processor": {**machine["processor"], **system.processor_layout(root)._asdict()},
-        "memory": {**machine["memory"], "huge_pages": system.huge_pages(root)},
+        "processor": {**machine["processor"], **_processor_layout(root)._asdict()},
+        "memory": {**machine["memory"], "huge_pages": _huge_pages(root)},
         "driver": None if (driver := describe_driver(root)) is None else asdict(driver),
         "cudnn": _cudnn(),
         "storage": None if data is None else _storage(data, root),
@@ -108,6 +108,62 @@ def package_versions(names: Iterable[str] = _PACKAGES) -> dict[str, str]:
         except (importlib.metadata.PackageNotFoundError, OSError, ValueError, KeyError):  # not installed, or damaged
             continue
     return found
+
+
+class _Layout(NamedTuple):
+    """How the processor's logical cores lie; None where it is unknown.
+
+    Attributes:
+        sockets: Processors in the machine.
+        cores: Physical cores, of all of them.
+        has_smt: Whether a physical core runs several threads at once now (SMT, Hyper-Threading).
+        numa_nodes: Parts of the memory, each of which is near to some of the cores.
+    """
+
+    sockets: int | None = None
+    cores: int | None = None
+    has_smt: bool | None = None
+    numa_nodes: int | None = None
+
+
+def _processor_layout(root: Path) -> _Layout:
+    """Return how the processor's cores lie, as far as they are online."""
+    cpus = root / "sys" / "devices" / "system" / "cpu"
+    folders = [found.parent for found in sorted(cpus.glob("cpu[0-9]*/topology"))]
+    sockets = {system.read_text(folder / "topology" / "physical_package_id").strip() for folder in folders}
+    siblings = {
+        system.read_text(folder / "topology" / "core_cpus_list").strip()
+        or system.read_text(folder / "topology" / "thread_siblings_list").strip()
+        for folder in folders
+    }
+    nodes = list((root / "sys" / "devices" / "system" / "node").glob("node[0-9]*"))
+    active = system.read_text(cpus / "smt" / "active").strip()
+    # Some boards name no package (-1); a kernel without SMT's switch may still say which threads share a core.
+    shared = {"0": False, "1": True}.get(active)
+    if shared is None and siblings - {""}:
+        shared = len(folders) > len(siblings)
+    return _Layout(
+        len(sockets) if sockets and not sockets & {"", "-1"} else None,
+        len(siblings) if siblings and "" not in siblings else None,
+        shared,
+        len(nodes) or None,
+    )
+
+
+def _distribution(root: Path) -> str | None:
+    """Return the name and version of the operating system as it is installed; None if unknown."""
+    text = system.read_text(root / "etc" / "os-release") or system.read_text(root / "usr" / "lib" / "os-release")
+    for line in text.splitlines():
+        key, _, value = line.partition("=")
+        if key == "PRETTY_NAME":
+            return value.strip().strip("\"'") or None
+    return None
+
+
+def _huge_pages(root: Path) -> str | None:
+    """Return when Linux gives transparent huge pages: "always", "madvise" or "never"; None if it does not say."""
+    text = system.read_text(root / "sys" / "kernel" / "mm" / "transparent_hugepage" / "enabled")
+    return text.partition("[")[2].partition("]")[0] or None
 
 
 def _storage(data: str | os.PathLike[str], root: Path) -> dict[str, Any]:
