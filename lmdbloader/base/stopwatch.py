@@ -22,7 +22,7 @@ F64 = npt.NDArray[np.float64]
 # "compute" is the time of a step that was not assigned to another phase.
 PHASES = ("data", "copy", "forward", "backward", "update", "compute")
 _NUMBERS = {phase: number for number, phase in enumerate(PHASES)}
-_DATA, _COMPUTE = _NUMBERS["data"], _NUMBERS["compute"]
+_DATA = _NUMBERS["data"]
 _UNCOUNTED = -1
 # Marks that may wait before they are read; on CUDA the device has long passed the older half by then.
 _MOST_WAITING = 1024

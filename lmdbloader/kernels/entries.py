@@ -78,7 +78,6 @@ shuffle_piles = Entry(
     " out: i64[:])"
 )
 
-any_absent = Entry("runtime.paging.any_absent(base: i64, starts: i64[:], page_nbytes: i64, found: u8[:]) -> bool")
 advise = Entry(
     "runtime.paging.advise(base: i64, starts: i64[:], stops: i64[:], advice: i64, piece_nbytes: i64,"
     " stopping: u8[:]) -> bool"

@@ -237,7 +237,8 @@ class Readahead:
             return all(map(self._file.is_cached, starts.tolist()))
         if not self._file.tells_residency:
             return False
-        return not entries.any_absent(self._file.data.ctypes.data, starts, mmap.PAGESIZE, self._probe)
+        pages = (self._file.data.ctypes.data + starts) & -mmap.PAGESIZE
+        return all(system.resident_pages(page, 1, self._probe) and self._probe[0] & 1 for page in pages.tolist())
 
     def will_need(self, rows: I64) -> None:
         """As `load`, without a ticket, and without tiled images over 1 MiB: a crop needs a small part of them."""

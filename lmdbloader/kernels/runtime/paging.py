@@ -1,29 +1,11 @@
-"""Kernels that ask the operating system which parts of a memory map are in memory, and advise it to load others."""
+"""The kernel that advises the operating system on parts of a memory map, such as to load them."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from lmdbloader.kernels.runtime.compile import kernel
-from lmdbloader.kernels.runtime.symbols import madvise, mincore
-
-
-@kernel
-def any_absent(base: int, starts: np.ndarray, page_nbytes: int, found: np.ndarray) -> bool:
-    """Return whether any of some pages is not in memory.
-
-    Args:
-        base: Address of the map, at the start of a page.
-        starts: (n,) int64, a byte of each page, counted from `base`.
-        page_nbytes: Of the system, a power of two.
-        found: (1,) uint8, overwritten.
-    """
-    for i in range(starts.shape[0]):
-        page = np.uintp(base) + np.uintp(starts[i] & -page_nbytes)
-        found[0] = 1
-        if mincore(page, np.uintp(1), np.uintp(found.ctypes.data)) == 0 and not found[0] & 1:
-            return True
-    return False
+from lmdbloader.kernels.runtime.symbols import madvise
 
 
 @kernel
