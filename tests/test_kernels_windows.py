@@ -169,8 +169,8 @@ def find_places() -> None:
     entries.read_lanes(np.arange(9), 2, np.array([4, 9]), np.array([5, 0]), 1, 2, 3, np.zeros(9, np.int64))
     for parts, cycle in ((shares, 0), (np.array([5, 0, 1, 3]), 11)):
         chosen, numbers = np.zeros_like(places), np.zeros_like(places)
-        entries.deal(places, parts, 1000, cycle, 1, 2, 3, chosen, numbers)
-        entries.count_dealt(places, parts, 2, 1000, cycle, 1, 2, 3, np.zeros_like(places))
+        entries.deal(places, parts, -1, 1000, cycle, 1, 2, 3, chosen, numbers)
+        entries.deal(places, parts, 2, 1000, cycle, 1, 2, 3, np.zeros_like(places), np.zeros_like(places))
         entries.shuffle_piles(chosen, numbers, np.array([10, 1, 70, 200]), 1, 2, 3, np.zeros_like(places))
 
 

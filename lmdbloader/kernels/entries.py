@@ -66,12 +66,8 @@ read_lanes = Entry(
     "purpose: u64, out: i64[:])"
 )
 deal = Entry(
-    "orders.deal(positions: i64[:], shares: i64[:], length: i64, cycle: i64, seed: u64, epoch: u64, purpose: u64,"
-    " chosen: i64[:], numbers: i64[:])"
-)
-count_dealt = Entry(
-    "orders.count_dealt(positions: i64[:], shares: i64[:], pile: i64, length: i64, cycle: i64, seed: u64, epoch: u64,"
-    " purpose: u64, out: i64[:])"
+    "orders.deal(positions: i64[:], shares: i64[:], pile: i64, length: i64, cycle: i64, seed: u64, epoch: u64,"
+    " purpose: u64, chosen: i64[:], numbers: i64[:])"
 )
 shuffle_piles = Entry(
     "orders.shuffle_piles(chosen: i64[:], numbers: i64[:], lengths: i64[:], seed: u64, epoch: u64, purpose: u64,"
