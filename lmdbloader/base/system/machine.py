@@ -1,4 +1,4 @@
-"""Facts about the machine and its processes, from /proc, /sys and control groups; few of them are known elsewhere."""
+"""What a process may use and has used, from /proc, /sys and control groups; little of it is known elsewhere."""
 
 from __future__ import annotations
 
