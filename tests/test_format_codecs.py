@@ -18,7 +18,6 @@ from lmdbloader.errors import CorruptError, OptionError
 from lmdbloader.format import codecs
 from lmdbloader.format.codecs import (
     checksum,
-    checksum_of_pieces,
     encode_image,
     encode_many,
     join,
@@ -124,11 +123,6 @@ def test_an_image_of_more_than_2_gib_is_refused() -> None:
 @pytest.mark.parametrize(("data", "expected"), [(b"a", 0xD24EC4F1A98C6E5B), (b"abc", 0x44BC2CF5AD770999)])
 def test_the_checksum_is_xxh64(data: bytes, expected: int) -> None:
     assert checksum(data) == checksum(memoryview(data)) == checksum(np.frombuffer(data, np.uint8)) == expected
-
-
-@given(st.lists(st.binary(max_size=100), max_size=5))
-def test_the_checksum_of_pieces_is_that_of_their_checksums(pieces: list[bytes]) -> None:
-    assert checksum_of_pieces(pieces) == checksum(b"".join(checksum(each).to_bytes(8, "little") for each in pieces))
 
 
 @pytest.mark.parametrize("name", ["zip", "", "RAW", "tiles"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,15 +161,6 @@ def checksum(data: Any) -> int:
     """
     view = np.frombuffer(data, np.uint8)
     return int(entries.xxh64(view.ctypes.data, view.nbytes, 0))
-
-
-def checksum_of_pieces(pieces: Iterable[Any]) -> int:
-    """Return the checksum of the checksums, 8 bytes each, of bytes-like objects.
-
-    >>> checksum_of_pieces([b"a", b"bc"]) == checksum_of_pieces([b"ab", b"c"])
-    False
-    """
-    return checksum(np.array([checksum(piece) for piece in pieces], "<u8"))
 
 
 def encode_many(data: U8, nbytes: I64, codec: str) -> Payloads:

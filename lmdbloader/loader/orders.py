@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from lmdbloader.base.arguments import shown
 from lmdbloader.base.text import counted
-from lmdbloader.format.codecs import checksum_of_pieces
+from lmdbloader.format.codecs import checksum
 from lmdbloader.kernels import entries
 
 I64 = npt.NDArray[np.int64]
@@ -81,9 +81,10 @@ class Layout:
 
     @cached_property
     def digest(self) -> str:
-        """The checksum of all offsets and lengths."""
+        """The checksum of the checksums of all offsets and lengths, some rows at a time."""
         columns = (column for first, end in self._pieces() for column in self._extents(first, end))
-        return f"{checksum_of_pieces(np.ascontiguousarray(column, '<i8') for column in columns):016x}"
+        sums = [checksum(np.ascontiguousarray(column, "<i8")) for column in columns]
+        return f"{checksum(np.array(sums, '<u8')):016x}"
 
     @cached_property
     def mean_nbytes(self) -> float:

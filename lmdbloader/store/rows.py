@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.base.text import counted
-from lmdbloader.format.codecs import checksum_of_pieces
+from lmdbloader.format.codecs import checksum
 
 I64 = npt.NDArray[np.int64]
 # In order; the numbers of a range are not negative.
@@ -134,10 +134,9 @@ def text_of(rows: Rows) -> str:
     return f"{rows[0]}:{rows[-1] + (1 if rows.step > 0 else -1)}:{rows.step}"
 
 
-def digest_of(*columns: I64) -> str:
-    """Return the digest of the numbers of columns, one after another."""
-    pieces = (np.ascontiguousarray(part, "<i8") for column in columns for part in parts_of(column))
-    return f"xxh64:{checksum_of_pieces(pieces):016x}"
+def digest_of(column: I64) -> str:
+    """Return the digest of the numbers of a column."""
+    return f"xxh64:{checksum(np.ascontiguousarray(column, '<i8')):016x}"
 
 
 def parts_of(rows: Rows, size: int = _ROWS_AT_ONCE) -> Iterator[Rows]:
