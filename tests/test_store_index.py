@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from damage import index_batch
-from faults.forging import pieces_of, manifest_of, value_at, with_value
+from faults.forging import manifest_of, pieces_of, value_at, with_value
 from hypothesis import given
 from hypothesis import strategies as st
 
