@@ -19,7 +19,6 @@ __all__ = [
     "OutputError",
     "SourceError",
     "SourceNotFoundError",
-    "TrainingError",
     "UnknownNameError",
     "WorkerError",
 ]
@@ -133,7 +132,3 @@ class WorkerError(LmdbloaderError, RuntimeError):
 
     def __str__(self) -> str:
         return "\n".join(map(plain, Exception.__str__(self).split("\n")))  # it may quote the worker's output
-
-
-class TrainingError(LmdbloaderError, RuntimeError):
-    """Training failed in a way that more steps do not repair."""

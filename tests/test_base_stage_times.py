@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import shutil
@@ -12,13 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
-from lmdbloader.base.stage_times import STAGES, StageTimes
+from lmdbloader.base.stage_times import StageTimes
 from lmdbloader.errors import CorruptError
 from lmdbloader.transforms import CenterCrop, RandomCrop, RandomResizedCrop
 
@@ -196,13 +193,3 @@ def test_an_unfinished_epoch_counts_the_batches_that_were_read(raw: LMDBDataset)
     next(iter(loader))
     loader.close()
     assert loader.stage_times().num_samples == COUNT
-
-
-numbers = st.builds(
-    StageTimes, *(st.integers(0, 2**30).map(float) for _ in STAGES), *(st.integers(0, 2**40) for _ in range(3))
-)
-
-
-@given(numbers)
-def test_json_gives_the_same_again(times: StageTimes) -> None:
-    assert StageTimes(**json.loads(json.dumps(times.as_json()))) == times

@@ -77,11 +77,10 @@ def test_batches_are_taken_for_the_time_and_in_whole_rounds(
     assert not (is_over and (number - per_round >= least or before >= patience * seconds * (1 + 1e-9) + 1e-9))
 
 
-def test_work_before_a_batch_is_not_part_of_its_wait() -> None:
-    batches = Waits([0.25])
-    found = time_batches(batches, 5.0, lambda _: 2, most=3, work=batches.work, clock=batches)
-    assert found == BatchTimes(6, 3.75, (0.25, 0.25, 0.25))
-    assert found.samples_per_s == 1.6
+def test_the_speed_is_of_the_whole_stretch() -> None:
+    found = time_batches((batches := Waits([0.25])), 0.75, lambda _: 2, clock=batches)
+    assert found == BatchTimes(6, 0.75, (0.25, 0.25, 0.25))
+    assert found.samples_per_s == 8.0
 
 
 def test_the_device_is_waited_for_at_the_end_of_a_round() -> None:

@@ -15,13 +15,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from payloads import TILE, Stored, footer, kept_jpeg, one_of_each, photograph, write_payloads
 from tile_tables import covered_nbytes, read_table, sign_tiles
+from windows import read_window
 
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader import transforms as T
 from lmdbloader.errors import CorruptError, FormatError, OptionError
 from lmdbloader.format.codecs import checksum
 from lmdbloader.format.layout import CODEC_JPEG
-from lmdbloader.kernels.entries import jpeg_room, read_window
+from lmdbloader.kernels.entries import jpeg_room
 from lmdbloader.store import Reader
 
 # A kernel that writes beyond its buffers would write here.

@@ -17,7 +17,6 @@ from tile_tables import covered_nbytes, read_table
 from lmdbloader.errors import CorruptError, OptionError
 from lmdbloader.format import codecs
 from lmdbloader.format.codecs import (
-    RunningChecksum,
     checksum,
     encode_image,
     encode_many,
@@ -124,14 +123,6 @@ def test_an_image_of_more_than_2_gib_is_refused() -> None:
 @pytest.mark.parametrize(("data", "expected"), [(b"a", 0xD24EC4F1A98C6E5B), (b"abc", 0x44BC2CF5AD770999)])
 def test_the_checksum_is_xxh64(data: bytes, expected: int) -> None:
     assert checksum(data) == checksum(memoryview(data)) == checksum(np.frombuffer(data, np.uint8)) == expected
-
-
-@given(st.lists(st.binary(max_size=100), max_size=5))
-def test_a_checksum_made_piece_by_piece_is_that_of_all(pieces: list[bytes]) -> None:
-    running = RunningChecksum()
-    for piece in pieces:
-        running.update(piece)
-    assert running.value == checksum(b"".join(pieces))
 
 
 @pytest.mark.parametrize("name", ["zip", "", "RAW", "tiles"])

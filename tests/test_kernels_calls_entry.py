@@ -21,7 +21,7 @@ def test_the_variant_is_the_one_of_the_arguments() -> None:
         out = np.zeros(2 * 3 * 3, dtype)
         entries.cut(image, 1, 2, 2, 3, out)
         np.testing.assert_array_equal(out.reshape(3, 2, 3), image[1:3, 2:5].transpose(2, 0, 1))
-    with pytest.raises(TypeError, match="cut, argument image: expected a contiguous array of uint8"):
+    with pytest.raises(TypeError, match="cut, argument image: expected a contiguous array"):
         entries.cut(image.astype(np.float32), 1, 2, 2, 3, out)
     with pytest.raises(TypeError, match="cut, argument out"):
         entries.cut(image, 1, 2, 2, 3, out.astype(np.uint8))
@@ -63,8 +63,9 @@ def test_a_prepared_call_uses_what_was_set_last() -> None:
     geometry = columns[1], columns[1], columns[4], columns[4]
     failed = np.zeros(1, np.int64)
     call = entries.gather.prepare(
-        (data.ctypes.data, data.size, -1, 0, 0), np.zeros(0, np.int64), columns, True, geometry, 1, NOTHING,
-        np.zeros(0, np.int64), np.zeros(0, np.int64), NOTHING, NOTHING, NOTHING, failed,
+        (data.ctypes.data, data.size, -1, 0, 0), np.zeros(0, np.int64), columns, True, geometry, 1,
+        np.empty((0, 4), np.int64), NOTHING, np.zeros(0, np.int64), np.zeros(0, np.int64), NOTHING, NOTHING, NOTHING,
+        failed,
     )  # fmt: skip
     set_rows, set_start, set_out = call.copied("rows"), call.copied("out_start"), call.array("out")
     set_nbytes, set_verify = call.copied("out_nbytes"), call.number("verify")

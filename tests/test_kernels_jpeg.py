@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 from skimage import data as photographs
+from windows import read_window
 
 from lmdbloader.kernels.codec_numbers import CODEC_JPEG, OK, SEEK_ENTRY_NBYTES, SEEK_FOOTER_NBYTES
-from lmdbloader.kernels.entries import count_entries, jpeg_room, read_window, scan
+from lmdbloader.kernels.entries import count_entries, jpeg_room, scan
 
 MARK, GUARD = 0xA5, 4096
 ORIENTATION_TAG = 0x0112

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from lmdbloader.kernels.codec_numbers import XXH64_STATE_NBYTES
-from lmdbloader.kernels.entries import xxh64, xxh64_add, xxh64_begin, xxh64_value
+from lmdbloader.kernels.entries import xxh64
 
 P1, P2, P3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
 P4, P5 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
@@ -81,21 +80,3 @@ def test_every_length_at_every_address_is_as_specified(nbytes: int, start: int, 
 def test_long_data() -> None:
     for nbytes in (1000, 1023, 1024, 4999):
         assert found(DATA[1 : 1 + nbytes], 7) == expected(DATA[1 : 1 + nbytes].tobytes(), 7)
-
-
-@given(st.lists(st.integers(0, 100), max_size=8), SEED)
-@example([32, 32], 0)
-@example([31, 1, 31, 1], 0)
-@example([5, 100, 3], 0)
-@example([31, 33], 0)
-def test_pieces_give_the_hash_of_all(pieces: list[int], seed: int) -> None:
-    memory = np.full(XXH64_STATE_NBYTES + 16, 0xA5, np.uint8)
-    state = np.uint64(memory.ctypes.data + 8)
-    xxh64_begin(state, np.uint64(seed))
-    end = 0
-    for nbytes in pieces:
-        piece = DATA[end : end + nbytes].copy()
-        end += nbytes
-        xxh64_add(state, np.uint64(piece.ctypes.data), np.uint64(nbytes))
-        assert int(xxh64_value(state)) == found(DATA[:end], seed)
-    assert (memory[:8] == 0xA5).all() and (memory[-8:] == 0xA5).all()

@@ -24,7 +24,7 @@ from lmdbloader.images.downscale import downscale, psnr_between
 from lmdbloader.images.png import encode_png
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.calls import libraries
-from lmdbloader.kernels.codec_numbers import OK, XXH64_STATE_NBYTES
+from lmdbloader.kernels.codec_numbers import OK
 from lmdbloader.store import Reader
 from lmdbloader.transforms import (
     ColorJitter,
@@ -147,14 +147,9 @@ def read_payloads(recorder: Recorder, reader: Reader) -> None:
 
 
 def hash_xxh64(recorder: Recorder, data: np.ndarray) -> None:
-    """Hash bytes at once, and in two pieces."""
-    state = np.zeros(XXH64_STATE_NBYTES, np.uint8)
-    recorder.known = [data, state]
+    """Hash bytes."""
+    recorder.known = [data]
     entries.xxh64(data.ctypes.data, data.nbytes, 7)
-    entries.xxh64_begin(state.ctypes.data, 7)
-    for start, stop in ((0, 1001), (1001, data.nbytes)):
-        entries.xxh64_add(state.ctypes.data, data.ctypes.data + start, stop - start)
-    entries.xxh64_value(state.ctypes.data)
     recorder.known = []
 
 
@@ -174,8 +169,8 @@ def find_places() -> None:
     entries.read_lanes(np.arange(9), 2, np.array([4, 9]), np.array([5, 0]), 1, 2, 3, np.zeros(9, np.int64))
     for parts, cycle in ((shares, 0), (np.array([5, 0, 1, 3]), 11)):
         chosen, numbers = np.zeros_like(places), np.zeros_like(places)
-        entries.deal(places, parts, 1000, cycle, 1, 2, 3, chosen, numbers)
-        entries.count_dealt(places, parts, 2, 1000, cycle, 1, 2, 3, np.zeros_like(places))
+        entries.deal(places, parts, -1, 1000, cycle, 1, 2, 3, chosen, numbers)
+        entries.deal(places, parts, 2, 1000, cycle, 1, 2, 3, np.zeros_like(places), np.zeros_like(places))
         entries.shuffle_piles(chosen, numbers, np.array([10, 1, 70, 200]), 1, 2, 3, np.zeros_like(places))
 
 

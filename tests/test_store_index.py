@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from damage import index_batch
-from faults.forging import column_bytes, manifest_of, value_at, with_value
+from faults.forging import manifest_of, pieces_of, value_at, with_value
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -139,7 +139,7 @@ def test_whatever_byte_is_flipped_values_are_right_or_an_error_names_the_rows(pa
         try:
             assert everything(path, "pread" if place % 2 else "mmap") == expected
             outcomes["same"] += 1
-            assert not any(column_bytes(c, sound, 0, 40) != column_bytes(c, bytes(damaged), 0, 40) for c in layout)
+            assert not any(pieces_of(c, sound, 0, 40) != pieces_of(c, bytes(damaged), 0, 40) for c in layout)
         except CorruptError as error:
             assert str(error).startswith(f"{path}/index.arrow: ") and error.path == str(path)
             outcomes["error"] += 1

@@ -62,19 +62,6 @@ class StageTimes:
         """
         return StageTimes(*(getattr(self, f.name) - getattr(before, f.name) for f in fields(self)))
 
-    def __add__(self, other: StageTimes) -> StageTimes:
-        """Return the times of two loaders, or of two stretches of one, together."""
-        return StageTimes(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
-
-    def as_json(self) -> dict[str, float | int]:
-        """Return numbers by name, for `json.dumps`; `StageTimes(**numbers)` is the same again.
-
-        >>> StageTimes(**StageTimes(verify=0.25).as_json())
-        StageTimes(read=0.0, verify=0.25, decode=0.0, transform=0.0, function=0.0, buffer=0.0, num_samples=0, \
-num_batches=0, nbytes=0)
-        """
-        return {f.name: getattr(self, f.name) for f in fields(self)}
-
 
 class Clock:
     """Adds up one thread's time: all of it from `begin` on belongs to one stage or another.

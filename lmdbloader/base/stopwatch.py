@@ -22,7 +22,7 @@ F64 = npt.NDArray[np.float64]
 # "compute" is the time of a step that was not assigned to another phase.
 PHASES = ("data", "copy", "forward", "backward", "update", "compute")
 _NUMBERS = {phase: number for number, phase in enumerate(PHASES)}
-_DATA, _COMPUTE = _NUMBERS["data"], _NUMBERS["compute"]
+_DATA = _NUMBERS["data"]
 _UNCOUNTED = -1
 # Marks that may wait before they are read; on CUDA the device has long passed the older half by then.
 _MOST_WAITING = 1024
@@ -56,25 +56,21 @@ def time_batches(
     num_samples: Callable[[Any], int],
     *,
     least: int = 1,
-    most: float = math.inf,
     patience: float = math.inf,
     per_round: int = 1,
     synchronize: Callable[[], object] | None = None,
-    work: Callable[[], object] | None = None,
     clock: Callable[[], float] | None = None,
 ) -> BatchTimes:
-    """Take batches for some seconds, as fast as they come or with work before each, and time every wait.
+    """Take batches for some seconds, as fast as they come, and time every wait.
 
     Args:
         batches: An endless iterator. Batches that are ready before the call should be taken first.
         seconds: How long; whole rounds are taken, at least one.
         num_samples: Returns the number of samples in a batch.
         least: Batches to take at least, unless that takes `patience` times as long.
-        most: Batches to take at most.
         patience: Multiple of `seconds` after which fewer than `least` batches are enough.
         per_round: Batches that arrive together, such as those of all workers: part of a round would count too much.
         synchronize: Waits for the device at the end of each round.
-        work: Called before each batch, and not part of the wait.
         clock: Returns seconds; time.perf_counter by default.
 
     >>> time_batches(iter(range(100)), 0.0, lambda batch: 8, least=3).num_samples
@@ -84,11 +80,8 @@ def time_batches(
     waits: list[float] = []
     total = 0
     began = before = clock()
-    while not _is_enough(len(waits), before - began, seconds, least, patience) and len(waits) < most:
+    while not _is_enough(len(waits), before - began, seconds, least, patience):
         for left in range(per_round - 1, -1, -1):
-            if work is not None:
-                work()
-                before = clock()
             batch = next(batches)
             if synchronize is not None and not left:
                 synchronize()

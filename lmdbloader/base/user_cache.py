@@ -1,8 +1,7 @@
-"""The package's folder in the user's cache, and files in it that are replaced as a whole."""
+"""The package's folder in the user's cache."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 
@@ -16,22 +15,3 @@ def cache_folder() -> Path | None:
         if os.path.isabs(base):
             return Path(base) / "lmdbloader"
     return None
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Replace a file as a whole, in a folder that exists: a concurrent reader gets the old one.
-
-    Raises:
-        OSError: It cannot be written.
-    """
-    import tempfile  # which most processes do not need
-
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-        try:
-            file.write(text)
-            file.close()
-            os.replace(file.name, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(file.name)
-            raise

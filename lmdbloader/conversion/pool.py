@@ -271,7 +271,7 @@ def start_worker(start: str, **handles: int) -> tuple[subprocess.Popen[bytes], C
     code = start.format(path=[p for p in sys.path if isinstance(p, str)], handle=theirs.fileno(), **handles)
     env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     try:
-        return system.start_python(["-c", code], [theirs.fileno(), *handles.values()], env=env, apart=True), connection
+        return system.start_python(["-c", code], [theirs.fileno(), *handles.values()], env=env), connection
     except BaseException:
         connection.close()
         raise

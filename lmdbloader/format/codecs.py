@@ -32,7 +32,6 @@ from lmdbloader.kernels.codec_numbers import (
     SEEK_MAGIC,
     TILE_ENTRY_NBYTES,
     TILES_IN_GROUP,
-    XXH64_STATE_NBYTES,
 )
 
 U8 = npt.NDArray[np.uint8]
@@ -162,29 +161,6 @@ def checksum(data: Any) -> int:
     """
     view = np.frombuffer(data, np.uint8)
     return int(entries.xxh64(view.ctypes.data, view.nbytes, 0))
-
-
-class RunningChecksum:
-    """XXH64 (seed 0) of bytes that are added piece by piece.
-
-    Attributes:
-        address: Of the state, for kernels that add bytes.
-    """
-
-    def __init__(self) -> None:
-        self._state = np.zeros(XXH64_STATE_NBYTES, np.uint8)
-        self.address = self._state.ctypes.data
-        entries.xxh64_begin(self.address, 0)
-
-    def update(self, piece: Any) -> None:
-        """Add a bytes-like object."""
-        view = np.frombuffer(piece, np.uint8)
-        entries.xxh64_add(self.address, view.ctypes.data, view.nbytes)
-
-    @property
-    def value(self) -> int:
-        """The checksum of all bytes added so far."""
-        return int(entries.xxh64_value(self.address))
 
 
 def encode_many(data: U8, nbytes: I64, codec: str) -> Payloads:

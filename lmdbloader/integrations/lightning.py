@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from lmdbloader.base.arguments import listed
-from lmdbloader.base.lightning import import_lightning
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import NotFoundError, OptionError
 from lmdbloader.loader.loader import Loader
@@ -24,7 +25,26 @@ Steps = Sequence[Transform | Callable[[Any], Any]]
 _IN_ORDER = {"order": "sequential", "shuffle": None, "weights": None, "num_samples": None, "repeat": 1}
 
 
-class DataModule(import_lightning("core", __name__).LightningDataModule):  # type: ignore[misc]
+# The package has two names; a program uses one of them.
+_HOMES = {"lightning": "lightning.pytorch", "pytorch_lightning": "pytorch_lightning"}
+
+
+def _import_lightning(module: str) -> Any:
+    """Return a module below `lightning.pytorch`, of the package that is imported already, else of an installed one.
+
+    Raises:
+        ModuleNotFoundError: Lightning is not installed.
+    """
+    for name in sorted(_HOMES, key=lambda name: name not in sys.modules):
+        try:
+            return importlib.import_module(f"{_HOMES[name]}.{module}")
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.partition(".")[0] != name:
+                raise
+    raise ModuleNotFoundError(f"{__name__} needs Lightning: pip install lightning", name="lightning")
+
+
+class DataModule(_import_lightning("core").LightningDataModule):  # type: ignore[misc]
     """Loaders for a Trainer; each process reads its share. In one process `trainer.fit(model, loader)` is enough.
 
     The training loader shuffles. It pads the last step, or drops it with `drop_last=True`, so that all processes make

@@ -49,16 +49,11 @@ def _u8_of(columns, column, i):
 
 
 @kernel
-def _window(g, transposed_top, transposed_bottom, transposed_left, transposed_right):
+def _window(g, top, bottom, left, right):
     """Return (top, bottom, left, right) in the image of a rectangle of the result."""
+    rows_from, rows_to, columns_from, columns_to = top, bottom, left, right
     if g[op.TRANSPOSED]:
-        rows_from, rows_to, columns_from, columns_to = (
-            transposed_left, transposed_right, transposed_top, transposed_bottom,
-        )  # fmt: skip
-    else:
-        rows_from, rows_to, columns_from, columns_to = (
-            transposed_top, transposed_bottom, transposed_left, transposed_right,
-        )  # fmt: skip
+        rows_from, rows_to, columns_from, columns_to = left, right, top, bottom
     a, b = g[op.ROW] + g[op.DOWN] * rows_from, g[op.ROW] + g[op.DOWN] * (rows_to - 1)
     c, d = g[op.COLUMN] + g[op.ACROSS] * columns_from, g[op.COLUMN] + g[op.ACROSS] * (columns_to - 1)
     return min(a, b), max(a, b) + 1, min(c, d), max(c, d) + 1

@@ -12,9 +12,6 @@ TILE_ENTRY_NBYTES, TILES_IN_GROUP, GROUP_SUM_NBYTES, FIRST_START_NBYTES = 12, 64
 SEEK_ENTRY_NBYTES, SEEK_FOOTER_NBYTES = 8, 16
 SEEK_MAGIC = b"SEEK"
 
-# The state of a checksum whose bytes come piece by piece.
-XXH64_STATE_NBYTES = 80
-
 # Statuses of decoding a payload, and the damage that each of them means.
 OK, OUT_OF_BOUNDS, BAD_CHECKSUM, BAD_LZ4, BAD_TILES, BAD_CODEC, BAD_JPEG, CHANGED = range(8)
 DAMAGES = {

@@ -23,19 +23,11 @@ trace = Entry(
 )
 gather = Entry(
     f"gather.gather({_FILE}, rows: i64[:], columns: (i64[:], u32[:], u32[:], u64[:], u8[:]),"
-    " verify: bool, geometry: (u32[:], u32[:], u8[:], u8[:]), tile: i64, out: u8[:], out_start: i64[:],"
-    " out_nbytes: i64[:], room: u8[:], scratch: u8[:], work: u8[:], failed: i64[:]) -> i64"
-)
-read_window = Entry(
-    f"gather.read_window({_FILE}, at: i64, nbytes: i64, checksum: u64, codec: u8, verify: bool,"
-    " image: (i64, i64, i64, i64), tile: i64,"
-    " window: (i64, i64, i64, i64), out: u8[:], room: u8[:], tile_room: u8[:], work: u8[:]) -> i64"
+    " verify: bool, geometry: (u32[:], u32[:], u8[:], u8[:]), tile: i64, windows: i64[:,:], out: u8[:],"
+    " out_start: i64[:], out_nbytes: i64[:], room: u8[:], scratch: u8[:], work: u8[:], failed: i64[:]) -> i64"
 )
 xxh64 = Entry("runtime.xxhash.xxh64(address: u64, nbytes: u64, seed: u64) -> u64")
-xxh64_begin = Entry("runtime.xxhash.xxh64_begin(state: u64, seed: u64)")
-xxh64_add = Entry("runtime.xxhash.xxh64_add(state: u64, address: u64, nbytes: u64)")
-xxh64_value = Entry("runtime.xxhash.xxh64_value(state: u64) -> u64")
-hash_pieces = Entry(f"gather.hash_pieces({_FILE}, start: i64[:], nbytes: i64[:], home: i64, state: u64) -> i64")
+hash_pieces = Entry(f"gather.hash_pieces({_FILE}, start: i64[:], nbytes: i64[:], home: i64, out: u64[:]) -> i64")
 hash_many = Entry("gather.hash_many(data: u8[:], start: i64[:], nbytes: i64[:], out: u64[:])")
 
 cut = Entry("patches.cut(image: T[:,:,:], top: i64, left: i64, height: i64, width: i64, out: T[:])", T="u8 u16")
@@ -74,26 +66,17 @@ read_lanes = Entry(
     "purpose: u64, out: i64[:])"
 )
 deal = Entry(
-    "orders.deal(positions: i64[:], shares: i64[:], length: i64, cycle: i64, seed: u64, epoch: u64, purpose: u64,"
-    " chosen: i64[:], numbers: i64[:])"
-)
-count_dealt = Entry(
-    "orders.count_dealt(positions: i64[:], shares: i64[:], pile: i64, length: i64, cycle: i64, seed: u64, epoch: u64,"
-    " purpose: u64, out: i64[:])"
+    "orders.deal(positions: i64[:], shares: i64[:], pile: i64, length: i64, cycle: i64, seed: u64, epoch: u64,"
+    " purpose: u64, chosen: i64[:], numbers: i64[:])"
 )
 shuffle_piles = Entry(
     "orders.shuffle_piles(chosen: i64[:], numbers: i64[:], lengths: i64[:], seed: u64, epoch: u64, purpose: u64,"
     " out: i64[:])"
 )
 
-any_absent = Entry("runtime.paging.any_absent(base: i64, starts: i64[:], page_nbytes: i64, found: u8[:]) -> bool")
 advise = Entry(
     "runtime.paging.advise(base: i64, starts: i64[:], stops: i64[:], advice: i64, piece_nbytes: i64,"
-    " stopping: u8[:]) -> i64"
-)
-load = Entry(
-    "runtime.paging.load(base: i64, starts: i64[:], stops: i64[:], populate: i64, descriptors: i64[:],"
-    " begins: i64[:], buffer: u8[:], stopping: u8[:]) -> i64"
+    " stopping: u8[:]) -> bool"
 )
 forget = Entry("runtime.presence.forget(guard: i64, starts: i64[:], stops: i64[:])")
 

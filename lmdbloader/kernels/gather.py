@@ -10,7 +10,7 @@ from lmdbloader.kernels.decode import decode_block, decode_window, fetch, has_ro
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.presence import look
 from lmdbloader.kernels.runtime.timing import tick
-from lmdbloader.kernels.runtime.xxhash import xxh64, xxh64_add
+from lmdbloader.kernels.runtime.xxhash import xxh64
 
 
 @kernel
@@ -22,14 +22,14 @@ def hash_many(data: np.ndarray, start: np.ndarray, nbytes: np.ndarray, out: np.n
 
 
 @kernel
-def hash_pieces(file, start, nbytes, home, state):
-    """Add pieces of a file to a running XXH64 (`xxh64_begin`).
+def hash_pieces(file, start, nbytes, home, out):
+    """Write XXH64 (seed 0) of each of some pieces of a file.
 
     Args:
         file: As in `gather`.
         start, nbytes: (n,) int64, which bytes.
         home: Address of the file's bytes in memory, into which a descriptor's are read.
-        state: Address of the hash's state.
+        out: (n,) uint64.
 
     Returns:
         How many pieces could be read; fewer than n if one could not.
@@ -40,40 +40,15 @@ def hash_pieces(file, start, nbytes, home, state):
         address = fetch(file, start[i], nbytes[i], home + start[i], True)
         if address == 0:
             return np.int64(i)
-        xxh64_add(np.uint64(state), address, np.uint64(nbytes[i]))
+        out[i] = xxh64(address, np.uint64(nbytes[i]), np.uint64(0))
     return np.int64(start.shape[0])
 
 
 @kernel
-def read_window(file, at, nbytes, checksum, codec, verify, image, tile, window, out, room, tile_room, work):
-    """Write a window of one image into out (bytes of the window,) uint8 as (C, h, w).
-
-    Args:
-        file, at, nbytes, checksum, codec, verify, image, tile, window: As in `decode_window`.
-        out: uint8, at least the window's bytes.
-        room, tile_room, work: uint8 arrays, the memory at the addresses `rooms` of `decode_window`.
-
-    Returns:
-        A status.
-    """
-    height, width, channels, itemsize = image
-    top, bottom, left, right = window
-    _, _, _, guard, _ = file
-    raw = np.float64(height) * width * channels * itemsize
-    if out.shape[0] < (bottom - top) * (right - left) * channels * itemsize:
-        return OUT_OF_BOUNDS
-    if not has_room(codec, nbytes, raw, image, tile, tile_room.shape[0], work.shape[0]):
-        return OUT_OF_BOUNDS
-    look(guard)
-    return decode_window(
-        file, at, nbytes, checksum, codec, verify, image, tile, window, np.int64(out.ctypes.data),
-        (np.int64(room.ctypes.data), np.int64(tile_room.ctypes.data), np.int64(work.ctypes.data)),
-    )  # fmt: skip
-
-
-@kernel
-def gather(file, rows, columns, verify, geometry, tile, out, out_start, out_nbytes, room, scratch, work, failed):
-    """Decode one payload of every row of `rows` into its place in `out`.
+def gather(
+    file, rows, columns, verify, geometry, tile, windows, out, out_start, out_nbytes, room, scratch, work, failed
+):
+    """Decode one payload of every row of `rows`, or a window of it, into its place in `out`.
 
     Somebody may write into the index meanwhile: each number of it is read once, and then compared with the rooms.
 
@@ -84,6 +59,7 @@ def gather(file, rows, columns, verify, geometry, tile, out, out_start, out_nbyt
         verify: Whether to verify XXH64 before anything is decompressed.
         geometry: (height, width, channels, bits), columns of the index; read only if `has_windows` is true of a codec.
         tile: Side of a tile in pixels.
+        windows: (b, 4) int64 top, bottom, left and right of each; (0, 4) for whole payloads.
         out: uint8 buffer; out_start, out_nbytes: (b,) int64 position and length of each payload's raw bytes in it.
         room: uint8, the bytes of the longest stored payload if the file is read by its descriptor.
         scratch: uint8, the bytes of one decompressed tile.
@@ -103,22 +79,29 @@ def gather(file, rows, columns, verify, geometry, tile, out, out_start, out_nbyt
         i = rows[j]
         at, nbytes, want, start = np.int64(offset[i]), np.int64(stored[i]), np.int64(raw[i]), out_start[j]
         kind = codec[i]
-        if start < 0 or want > out.shape[0] - start:
+        if start < 0 or out_nbytes[j] > out.shape[0] - start:
             return OUT_OF_BOUNDS
-        if want != out_nbytes[j] or (descriptor != -1 and nbytes > room.shape[0]):
+        if descriptor != -1 and nbytes > room.shape[0]:
             return CHANGED
         target = np.int64(out.ctypes.data) + start
         if has_windows(kind):
             h, w = np.int64(height[i]), np.int64(width[i])
             image = h, w, np.int64(channels[i]), np.int64(bits[i]) // 8
-            # All of the image is written.
             if not has_room(kind, nbytes, want, image, tile, scratch.shape[0], work.shape[0]):
                 return CHANGED
+            window = np.int64(0), h, np.int64(0), w
+            if windows.shape[0]:
+                window = windows[j, 0], windows[j, 1], windows[j, 2], windows[j, 3]
+            top, bottom, left, right = window
+            # The numbers of a window have been checked, but for another size of the image.
+            if bottom > h or right > w or (bottom - top) * (right - left) * image[2] * image[3] != out_nbytes[j]:
+                return CHANGED
             status = decode_window(
-                file, at, nbytes, checksum[i], kind, verify, image, tile,
-                (np.int64(0), h, np.int64(0), w), target,
+                file, at, nbytes, checksum[i], kind, verify, image, tile, window, target,
                 (np.int64(room.ctypes.data), np.int64(scratch.ctypes.data), np.int64(work.ctypes.data)),
             )  # fmt: skip
+        elif windows.shape[0] or want != out_nbytes[j]:
+            return CHANGED
         else:
             status = decode_block(file, at, nbytes, want, checksum[i], kind, verify, target, np.int64(room.ctypes.data))
         if status != OK:

@@ -230,41 +230,25 @@ def _dealt(position, shares, total, pile, length, cycle, key):
 
 
 @kernel
-def deal(positions, shares, length, cycle, seed, epoch, purpose, chosen, numbers):
+def deal(positions, shares, pile, length, cycle, seed, epoch, purpose, chosen, numbers):
     """Deal positions to several piles in proportion to their shares, at random but evenly.
 
     Args:
-        positions: (m,) int64, from 0 to before `length`.
+        positions: (m,) int64, from 0 to before `length`; to `length` itself with a `pile`.
         shares: (d,) int64, at least 0, one of them above; their sum is at most 2**50.
+        pile: int64, one with a share, of which the positions are counted; -1 for that of each position.
         length: int64, of all positions.
         cycle: int64, after how many times sum(shares) positions they are dealt equally again; 0 for never.
         seed, epoch, purpose: uint64; they choose how.
-        chosen: (m,) int64, the pile of each position.
-        numbers: (m,) int64, how many of the positions before it belong to the same pile.
+        chosen: (m,) int64, the pile of each position, or `pile`.
+        numbers: (m,) int64, how many of the positions before it belong to that pile.
     """
     key = philox(seed, ORDER_STREAM, _ZERO, epoch, purpose, _ONE)[0]
     total = 0
     for d in range(shares.shape[0]):
         total += shares[d]
     for i in range(positions.shape[0]):
-        chosen[i], numbers[i] = _dealt(positions[i], shares, total, -1, length, cycle, key)
-
-
-@kernel
-def count_dealt(positions, shares, pile, length, cycle, seed, epoch, purpose, out):
-    """Write how many of the positions before some belong to one pile; arguments as for `deal`.
-
-    Args:
-        positions: (m,) int64, from 0 to `length`.
-        pile: int64, one with a share.
-        out: (m,) int64.
-    """
-    key = philox(seed, ORDER_STREAM, _ZERO, epoch, purpose, _ONE)[0]
-    total = 0
-    for d in range(shares.shape[0]):
-        total += shares[d]
-    for i in range(positions.shape[0]):
-        _, out[i] = _dealt(positions[i], shares, total, pile, length, cycle, key)
+        chosen[i], numbers[i] = _dealt(positions[i], shares, total, pile, length, cycle, key)
 
 
 @kernel

@@ -111,15 +111,18 @@ class Mixture:
         chosen, numbers = np.empty_like(positions), np.empty_like(positions)
         if len(positions):
             positions = positions % self.length
-            entries.deal(positions, self._shares, self.length, self._cycle, seed, epoch, _PILES, chosen, numbers)
+            self._deal(positions, -1, seed, epoch, chosen, numbers)
         return chosen, numbers
+
+    def _deal(self, positions: I64, pile: int, seed: int, epoch: int, chosen: I64, numbers: I64) -> None:
+        entries.deal(positions, self._shares, pile, self.length, self._cycle, seed, epoch, _PILES, chosen, numbers)
 
     def positions_of(self, dataset: int, numbers: I64, seed: int = 0, epoch: int = 0) -> I64:
         """Return the positions (m,) of some draws from a dataset, given their numbers (m,), counted from 0."""
         low, high = np.zeros_like(numbers), np.full_like(numbers, self.length)
         while (high - low > 1).any():
             middle, counts = (low + high) // 2, np.empty_like(low)
-            entries.count_dealt(middle, self._shares, dataset, self.length, self._cycle, seed, epoch, _PILES, counts)
+            self._deal(middle, dataset, seed, epoch, np.empty_like(low), counts)
             is_more = counts > numbers
             low, high = np.where(is_more, low, middle), np.where(is_more, middle, high)
         return low

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from lmdbloader.base.arguments import shown
 from lmdbloader.base.text import counted
-from lmdbloader.format.codecs import RunningChecksum
+from lmdbloader.format.codecs import checksum
 from lmdbloader.kernels import entries
 
 I64 = npt.NDArray[np.int64]
@@ -81,12 +81,10 @@ class Layout:
 
     @cached_property
     def digest(self) -> str:
-        """The checksum of all offsets and lengths."""
-        running = RunningChecksum()
-        for first, end in self._pieces():
-            for column in self._extents(first, end):
-                running.update(np.ascontiguousarray(column, "<i8"))
-        return f"{running.value:016x}"
+        """The checksum of the checksums of all offsets and lengths, some rows at a time."""
+        columns = (column for first, end in self._pieces() for column in self._extents(first, end))
+        sums = [checksum(np.ascontiguousarray(column, "<i8")) for column in columns]
+        return f"{checksum(np.array(sums, '<u8')):016x}"
 
     @cached_property
     def mean_nbytes(self) -> float:

@@ -12,7 +12,8 @@ import torch
 from torch.utils.data import Dataset
 
 from lmdbloader.base.cores import count_cores, count_own_cores
-from lmdbloader.base.user_cache import cache_folder, replace_text
+from lmdbloader.base.files import replacing
+from lmdbloader.base.user_cache import cache_folder
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.transforms import Geometry, Transform
 
@@ -122,7 +123,8 @@ def _remember(key: str, value: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         others = {other: found for other, found in _read().items() if other != key}
         kept = dict(list({**others, key: value}.items())[-_MOST_ENTRIES:])
-        replace_text(folder / "settings.json", json.dumps(kept, indent=1))
+        with replacing(folder / "settings.json") as hidden:
+            hidden.write_text(json.dumps(kept, indent=1), "utf-8")
     except OSError:
         return
 

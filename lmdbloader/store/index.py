@@ -18,7 +18,7 @@ import numpy.typing as npt
 from lmdbloader.base.disk_errors import unreadable_is_corrupt
 from lmdbloader.base.text import command
 from lmdbloader.errors import CorruptError
-from lmdbloader.format.codecs import RunningChecksum
+from lmdbloader.format.codecs import checksum
 from lmdbloader.format.digests import read_digest
 from lmdbloader.format.index import (
     BLOCK_ROWS,
@@ -128,12 +128,14 @@ class Blocks:
         self._seen[number] = True
 
     def digest(self, number: int) -> int:
-        """Return the XXH64 of a block: of each column in order its numbers, or its offsets and then its texts.
+        """Return the digest of a block.
+
+        It is the XXH64 of those of its pieces: of each column in order its numbers, or its offsets and then its texts.
 
         Raises:
             DamagedBlockError: A text, or the number of a text, is outside of its column, or bytes cannot be read.
         """
-        running, pieces = RunningChecksum(), list[tuple[int, int]]()
+        sums, pieces = list[npt.NDArray[np.uint64]](), list[tuple[int, int]]()
         first = number * BLOCK_ROWS
         count = min(BLOCK_ROWS, self._num_rows - first)
         codes = []
@@ -142,7 +144,7 @@ class Blocks:
                 assert column.texts is not None
                 offsets_at = column.texts.offsets_at + first * OFFSET_DTYPE.itemsize
                 pieces.append((offsets_at, (count + 1) * OFFSET_DTYPE.itemsize))
-                self._add(running, pieces)
+                sums.append(self._sums_of(pieces))
                 pieces = [self._bytes_of(column.texts, offsets_at, count)]
                 continue
             dtype = CODE_DTYPE if column.type == NAMES else np.dtype(column.type)
@@ -150,21 +152,22 @@ class Blocks:
             pieces.append((at, count * dtype.itemsize))
             if column.texts is not None:
                 codes.append((at, column))
-        self._add(running, pieces)
+        sums.append(self._sums_of(pieces))
         for at, column in codes:
             assert column.texts is not None
             numbers = self._content[at : at + count * CODE_DTYPE.itemsize].view(CODE_DTYPE)
             if numbers.min() < 0 or numbers.max() >= column.texts.count:
                 raise DamagedBlockError(f"a number in {column.name!r} is not that of one of its texts")
-        return running.value
+        return checksum(np.concatenate(sums))
 
-    def _add(self, running: RunningChecksum, pieces: Sequence[tuple[int, int]]) -> None:
-        """Add pieces of the file, each (place, number of bytes), to a digest; they are in `content` from then on."""
+    def _sums_of(self, pieces: Sequence[tuple[int, int]]) -> npt.NDArray[np.uint64]:
+        """Return XXH64 of pieces of the file, each (place, number of bytes); they are in `content` from then on."""
         start, nbytes = np.array(pieces, np.int64).T.copy()
-        home = self._content.ctypes.data
-        done = entries.hash_pieces((*self._file, 0), start, nbytes, home, running.address)
+        sums = np.empty(len(pieces), np.uint64)
+        done = entries.hash_pieces((*self._file, 0), start, nbytes, self._content.ctypes.data, sums)
         if done < len(pieces):
             raise DamagedBlockError("their bytes cannot be read", pieces[done])
+        return sums
 
     def _bytes_of(self, texts: TextsAt, offsets_at: int, count: int) -> tuple[int, int]:
         """Return where the bytes of some texts are, whose offsets are in `content`."""

@@ -19,13 +19,15 @@ from lmdbloader.base.limits import start_threads
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import CODEC_TILES
 from lmdbloader.kernels import entries
-from lmdbloader.kernels.runtime.paging_words import PIECE_NBYTES
 from lmdbloader.store.opening import DataFile
 from lmdbloader.store.reader import Reader
 
 I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]
 
+# The most bytes of one request: for one call Linux reads at most the larger of the file system's readahead (usually
+# 128 KiB) and the device's largest request, and does not report the rest.
+PIECE_NBYTES = 128 * 1024
 # Ranges closer than this are read as one: the gap costs less than another request.
 GAP_NBYTES = 16 * 1024
 # A crop reads a small part of a tiled image larger than this; which part is not known here.
@@ -162,25 +164,25 @@ class _Worker:
 def _serve(request: _Request, buffer: U8, stopping: U8) -> None:
     coalesced = coalesce(request.starts, request.stops, page_nbytes=mmap.PAGESIZE)
     starts, stops, descriptors, begins = request.file.places(*coalesced)
-    if request.file.io == "pread":
-        ranges = zip(*(column.tolist() for column in (starts - begins, stops - begins, descriptors)), strict=True)
-        pieces = [
-            (descriptor, at, min(PIECE_NBYTES, stop - at))
-            for start, stop, descriptor in ranges
-            for at in range(start, stop, PIECE_NBYTES)
-        ]
-        for piece in pieces:  # all are requested before the first one is waited for
-            if not stopping[0]:
-                system.will_read(*piece)
-        for descriptor, at, nbytes in pieces if request.awaited else ():
-            if stopping[0] or not system.read_into(descriptor, buffer[:nbytes].data, at):
-                return
-        return
-    base = request.file.data.ctypes.data
-    if request.awaited:
-        entries.load(base, starts, stops, system.POPULATE_READ, descriptors, begins, buffer, stopping)
-    else:
+    # All pieces are requested before the first one is waited for.
+    if request.file.io == "mmap":
+        base, populate = request.file.data.ctypes.data, system.POPULATE_READ
         entries.advise(base, starts, stops, system.WILL_NEED, PIECE_NBYTES, stopping)
+        # To map the pages copies nothing, and saves the reader the page faults.
+        if not request.awaited or entries.advise(base, starts, stops, populate, PIECE_NBYTES, stopping):
+            return
+    ranges = zip(*(column.tolist() for column in (starts - begins, stops - begins, descriptors)), strict=True)
+    pieces = [
+        (descriptor, at, min(PIECE_NBYTES, stop - at))
+        for start, stop, descriptor in ranges
+        for at in range(start, stop, PIECE_NBYTES)
+    ]
+    for piece in pieces if request.file.io == "pread" else ():
+        if not stopping[0]:
+            system.will_read(*piece)
+    for descriptor, at, nbytes in pieces if request.awaited else ():
+        if stopping[0] or not system.read_into(descriptor, buffer[:nbytes].data, at):
+            return
 
 
 class Readahead:
@@ -235,7 +237,8 @@ class Readahead:
             return all(map(self._file.is_cached, starts.tolist()))
         if not self._file.tells_residency:
             return False
-        return not entries.any_absent(self._file.data.ctypes.data, starts, mmap.PAGESIZE, self._probe)
+        pages = (self._file.data.ctypes.data + starts) & -mmap.PAGESIZE
+        return all(system.resident_pages(page, 1, self._probe) and self._probe[0] & 1 for page in pages.tolist())
 
     def will_need(self, rows: I64) -> None:
         """As `load`, without a ticket, and without tiled images over 1 MiB: a crop needs a small part of them."""

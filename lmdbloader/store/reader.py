@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 I64 = npt.NDArray[np.int64]
 # Of a dataset at a URL that is cached in part: more rows would have their pieces on the disk all at once.
 _ROWS_HELD = 1024
+# No windows of images: whole payloads.
+_WHOLE = np.empty((0, 4), np.int64)
 
 
 class _Call:
@@ -408,7 +410,7 @@ class Reader:
             raise self.damaged(name, int(rows[failed]), status)
 
     def _run_remote(self, call: _Call, name: str, rows: I64) -> int:
-        """Make a call for payloads of a dataset at a URL; those that are damaged are fetched again."""
+        """Make a call for payloads; those that are damaged in a dataset at a URL are fetched again."""
         tried: set[tuple[str, int]] = set()
         while True:
             with self.bringing((name,), rows):
@@ -460,14 +462,17 @@ class Reader:
         self.data_file.remote.renew(*self.ranges((name,), np.array([row], np.int64)))
         return True
 
-    def _prepare(self, name: str, rows: I64, out: npt.NDArray[np.uint8], start: I64, nbytes: I64) -> _Call:
-        """Return the call for one thread; these rows, memory and places are an example."""
+    def _prepare(
+        self, name: str, rows: I64, out: npt.NDArray[np.uint8], start: I64, nbytes: I64, windows: I64 = _WHOLE
+    ) -> _Call:
+        """Return the call for one thread; these rows, memory and places are an example, unless there are windows."""
         columns, geometry, tile, scratch_nbytes, _ = self._gathered[name]
         failed, room = np.zeros(1, np.int64), self._room(0)
         scratch, work = np.empty(scratch_nbytes, np.uint8), np.empty(self.jpeg_room(name), np.uint8)
         prepared = entries.gather.prepare(
-            (*self.file, 0), rows, columns, True, geometry, tile, out, start, nbytes, room, scratch, work, failed
-        )
+            (*self.file, 0), rows, columns, True, geometry, tile, windows, out, start, nbytes, room, scratch, work,
+            failed,
+        )  # fmt: skip
         return _Call(prepared, failed)
 
     def decodes_in_python(self, codecs: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
@@ -579,26 +584,18 @@ class Reader:
                 f"{self.where(name, row)}: a crop of {height}x{width} at row {top}, column {left} is not inside "
                 f"the image of {full_height}x{full_width}"
             )
-        a, dtype, tile = self.index.columns, self.image_dtype(name, row), self.fields[name].tile_size or 0
-        codec = a[f"{name}.codec"][row]
-        if not self._codec_of(name, row, codec).has_windows:
+        if not self._codec_of(name, row, self.index.columns[f"{name}.codec"][row]).has_windows:
             whole = self.read_image(name, row)
             return np.ascontiguousarray(whole[:, top : top + height, left : left + width])
-        nbytes = int(self.lengths(name, "stored_nbytes", np.array([row]))[0])
-        out = np.empty((channels, height, width), dtype)
-        tried: set[tuple[str, int]] = set()
-        while True:
-            with self.bringing((name,), np.array([row], np.int64)):
-                status = entries.read_window(
-                    (*self.file, 0), int(a[f"{name}.offset"][row]), nbytes, a[f"{name}.checksum"][row], codec, True,
-                    (full_height, full_width, channels, dtype.itemsize), tile, (top, top + height, left, left + width),
-                    out.reshape(-1).view(np.uint8), self._room(nbytes), np.empty(tile * tile * 6, np.uint8),
-                    np.empty(self.jpeg_room(name), np.uint8),
-                )  # fmt: skip
-            if not status:
-                return out
-            if not self.renew(name, row, tried):
-                raise self.damaged(name, row, status)
+        rows, windows = np.array([row], np.int64), np.array([[top, top + height, left, left + width]], np.int64)
+        out = np.empty((channels, height, width), self.image_dtype(name, row))
+        data = out.reshape(-1).view(np.uint8)
+        call = self._prepare(name, rows, data, np.zeros(1, np.int64), np.array([out.nbytes], np.int64), windows)
+        call.room = self._room(int(self.lengths(name, "stored_nbytes", rows)[0]))
+        call.set_room(call.room)
+        if status := self._run_remote(call, name, rows):
+            raise self.damaged(name, row, status)
+        return out
 
     def _codec_of(self, name: str, row: int, number: np.uint8) -> CodecEntry:
         try:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.base.text import counted
-from lmdbloader.format.codecs import RunningChecksum
+from lmdbloader.format.codecs import checksum
 
 I64 = npt.NDArray[np.int64]
 # In order; the numbers of a range are not negative.
@@ -134,13 +134,9 @@ def text_of(rows: Rows) -> str:
     return f"{rows[0]}:{rows[-1] + (1 if rows.step > 0 else -1)}:{rows.step}"
 
 
-def digest_of(*columns: I64) -> str:
-    """Return the digest of the numbers of columns, one after another."""
-    running = RunningChecksum()
-    for column in columns:
-        for first in range(0, len(column), _ROWS_AT_ONCE):
-            running.update(np.ascontiguousarray(column[first : first + _ROWS_AT_ONCE], "<i8"))
-    return f"xxh64:{running.value:016x}"
+def digest_of(column: I64) -> str:
+    """Return the digest of the numbers of a column."""
+    return f"xxh64:{checksum(np.ascontiguousarray(column, '<i8')):016x}"
 
 
 def parts_of(rows: Rows, size: int = _ROWS_AT_ONCE) -> Iterator[Rows]:

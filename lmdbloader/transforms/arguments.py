@@ -93,29 +93,18 @@ def _range(what: str, most: float) -> Kind:
     return Kind(check)
 
 
-def _factor(of: object, name: str, value: Any) -> float | tuple[float, float]:
-    if value is None:
-        return 0.0
-    values = _numbers(value)
-    as_expected = len(values) == (2 if isinstance(value, Sequence) else 1)
-    if not as_expected or not 0 <= values[0] <= values[-1]:
-        raise OptionError(f"{of}: expected numbers of at least 0, or (least, most) factors of at least 0")
-    return (values[0], values[1]) if len(values) == 2 else values[0]
+def _change(what: str, least: float, most: float) -> Kind:
+    """Return the kind of a number from 0 to `most`, or of two from `least` to `most`, in order; None is 0."""
 
+    def check(of: object, name: str, value: Any) -> float | tuple[float, float]:
+        if value is None:
+            return 0.0
+        values, are_two = _numbers(value), isinstance(value, Sequence)
+        if len(values) != 1 + are_two or not (least if are_two else 0) <= values[0] <= values[-1] <= most:
+            raise OptionError(f"{of}: expected {what} for {name}")
+        return (values[0], values[1]) if are_two else values[0]
 
-def _hue(of: object, name: str, value: Any) -> float | tuple[float, float]:
-    if value is None:
-        return 0.0
-    values = _numbers(value)
-    if isinstance(value, Sequence):
-        is_hue = len(values) == 2 and -0.5 <= values[0] <= values[-1] <= 0.5
-    else:
-        is_hue = 0 <= values[0] <= 0.5
-    if not is_hue:
-        raise OptionError(
-            f"{of}: expected a {name} from 0 to 0.5, or (least, most) from -0.5 to 0.5: shares of the whole circle"
-        )
-    return (values[0], values[1]) if isinstance(value, Sequence) else values[0]
+    return Kind(check)
 
 
 def _threshold(of: object, name: str, threshold: Any) -> float:
@@ -180,8 +169,14 @@ Fill = Annotated[float | tuple[float, float, float], Kind(_fill)]
 Probability = Annotated[float, Kind(_probability)]
 Share = Annotated[tuple[float, float], _range("shares of the area above 0 and up to 1", 1)]
 Ratio = Annotated[tuple[float, float], _range("ratios of the sides above 0", math.inf)]
-Factor = Annotated[float | tuple[float, float] | None, Kind(_factor)]
-Hue = Annotated[float | tuple[float, float] | None, Kind(_hue)]
+Factor = Annotated[
+    float | tuple[float, float] | None,
+    _change("a number of at least 0, or (least, most) factors of at least 0", 0, math.inf),
+]
+Hue = Annotated[
+    float | tuple[float, float] | None,
+    _change("a share of the whole circle from 0 to 0.5, or (least, most) from -0.5 to 0.5", -0.5, 0.5),
+]
 Threshold = Annotated[float, Kind(_threshold)]
 Interpolation = Annotated[Literal["bilinear", "bicubic"], Kind(_interpolation)]
 Flag = Annotated[bool, Kind(_flag)]

@@ -241,7 +241,7 @@ class CompiledFunction(BatchFunction):
             np.ascontiguousarray(addresses, np.int64), room, np.array(shape, np.int64),
             np.ascontiguousarray(values[chosen], np.float64),
         ]  # fmt: skip
-        status = callee.call(len(addresses), *(array.ctypes.data for array in arrays))
+        status = callee(len(addresses), *(array.ctypes.data for array in arrays))
         if status:
             self._raise(status - 1, np.flatnonzero(chosen), room, shape, is_flat, images.dtype, values)
 

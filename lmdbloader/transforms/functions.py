@@ -102,41 +102,29 @@ def call(
     Raises:
         OptionError: A BatchFunction follows a function without a named tuple as result, or the function returned None.
     """
-    if not isinstance(function, BatchFunction):
-        try:
-            if isinstance(function, WithIndices):
-                result = function.function(batch, torch.from_numpy(np.array(samples, np.int64)))
-            else:
-                result = function(batch)
-        except StopIteration as error:  # it would end the epoch
+    if isinstance(function, BatchFunction):
+        if not hasattr(batch, "_replace"):
             raise OptionError(
-                f"{described(function)} raised StopIteration; expected a batch. Catch it there."
-            ) from error
-        result = _something(function, result)
-        is_bare = type(result) is tuple and hasattr(batch, "_fields") and len(result) == len(batch)
-        return type(batch)(*result) if is_bare else result
-    if not hasattr(batch, "_replace"):
-        raise OptionError(
-            f"{function} comes after a function that returned a {type(batch).__name__}; expected a named tuple or a "
-            "tuple of all fields. Put it before that function."
-        )
-    words = np.array([seed, epoch, position, place], "<u8").view("<u4")  # as many for every number
-    random = np.random.Generator(np.random.Philox(np.random.SeedSequence(words)))
-    return _something(function, function.apply(batch, random))
-
-
-def _something(function: Callable[[Any], Any], result: Any) -> Any:
-    """Return the result of a function.
-
-    Raises:
-        OptionError: It is None.
-    """
+                f"{function} comes after a function that returned a {type(batch).__name__}; expected a named tuple or "
+                "a tuple of all fields. Put it before that function."
+            )
+        words = np.array([seed, epoch, position, place], "<u8").view("<u4")  # as many for every number
+        called = partial(function.apply, batch, np.random.Generator(np.random.Philox(np.random.SeedSequence(words))))
+    elif isinstance(function, WithIndices):
+        called = partial(function.function, batch, torch.from_numpy(np.array(samples, np.int64)))
+    else:
+        called = partial(function, batch)
+    try:
+        result = called()
+    except StopIteration as error:  # it would end the epoch
+        raise OptionError(f"{described(function)} raised StopIteration; expected a batch. Catch it there.") from error
     if result is None:
         raise OptionError(
             f"{described(function)} returned None for a batch; expected the batch, changed or not. End it with "
             "`return batch`."
         )
-    return result
+    is_bare = type(result) is tuple and hasattr(batch, "_fields") and len(result) == len(batch)
+    return type(batch)(*result) if is_bare else result
 
 
 def described(function: Any) -> str:

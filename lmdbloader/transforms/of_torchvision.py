@@ -198,17 +198,12 @@ class InStep:
 
     def __call__(self, sample: Any, *others: Any) -> Any:
         """Return the result for a sample or a batch, a named tuple or a dict of fields."""
-        if "torchvision.transforms.v2" not in sys.modules:  # a user's function, without torchvision
-            return self.function(sample, *others)
-        if hasattr(sample, "_fields"):
-            values = sample._asdict()
-            self._wrap(values)
-            return _plain(self.function(type(sample)(**values), *others))
-        if isinstance(sample, dict):
-            values = dict(sample)
-            self._wrap(values)
-            return _plain(self.function(values, *others))
-        return self.function(sample, *others)
+        is_named = hasattr(sample, "_fields")
+        if "torchvision.transforms.v2" not in sys.modules or not (is_named or isinstance(sample, dict)):
+            return self.function(sample, *others)  # a user's function, without torchvision
+        values = sample._asdict() if is_named else dict(sample)
+        self._wrap(values)
+        return _plain(self.function(type(sample)(**values) if is_named else values, *others))
 
     def _wrap(self, values: dict[str, Any]) -> None:
         """Give tensors torchvision's classes."""

@@ -14,7 +14,7 @@ from torch.nn import functional
 from classification.precision import Precision
 from classification.recipes import Schedule
 from lmdbloader.base.stopwatch import StepTimer
-from lmdbloader.errors import TrainingError
+from lmdbloader.errors import OptionError
 
 __all__ = ["EpochResult", "learning_rate", "parameter_groups", "train_epoch"]
 
@@ -96,7 +96,7 @@ def train_epoch(
         Loss, images and times of this process.
 
     Raises:
-        TrainingError: There was no batch, or the loss is not finite.
+        OptionError: There was no batch, or the loss is not finite.
     """
     model.train()
     scaler = scaler or precision.scaler()
@@ -127,11 +127,9 @@ def train_epoch(
             after_step(len(losses) - 1)
             timer.lap("compute")
     if not losses:
-        raise TrainingError(
-            "the loader gave no batch: the dataset is smaller than one batch of all processes, or empty."
-        )
+        raise OptionError("the loader gave no batch: the dataset is smaller than one batch of all processes, or empty.")
     mean = float(torch.stack(losses).mean())
     if not math.isfinite(mean):
-        raise TrainingError(f"the loss is {mean}; a lower learning rate is the usual cure.")
+        raise OptionError(f"the loss is {mean}; a lower learning rate is the usual cure.")
     seconds = timer.seconds
     return EpochResult(mean, num_images, sum(seconds.values()), seconds["data"])

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lmdbloader.base.stopwatch import StepTimer
-from lmdbloader.errors import TrainingError
+from lmdbloader.errors import OptionError
 from lmdbloader.superres.tensors import model_inputs, to_channels, unit_floats
 from superresolution.models import Model
 
@@ -89,7 +89,7 @@ def train_epoch(
         The mean loss of the steps.
 
     Raises:
-        TrainingError: There was no batch, or the loss is not finite.
+        OptionError: There was no batch, or the loss is not finite.
     """
     model.train()
     timer = timer or StepTimer(next(model.parameters()).device)
@@ -104,8 +104,8 @@ def train_epoch(
             after_step(step)
             timer.start()
     if not losses:
-        raise TrainingError("the loader gave no batch: the dataset is smaller than one batch, or empty.")
+        raise OptionError("the loader gave no batch: the dataset is smaller than one batch, or empty.")
     loss = float(torch.stack(losses).mean())
     if not math.isfinite(loss):
-        raise TrainingError(f"the loss is {loss}; a lower learning rate is the usual cure.")
+        raise OptionError(f"the loss is {loss}; a lower learning rate is the usual cure.")
     return loss

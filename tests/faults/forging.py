@@ -16,22 +16,23 @@ from lmdbloader.format.manifest import signed as text_of
 ROWS = 8192
 
 
-def column_bytes(column: Mapping[str, Any], index: bytes, first: int, stop: int) -> bytes:
-    """Return the bytes of a column that rows first ... stop - 1 depend on, the texts of NAMES left out."""
+def pieces_of(column: Mapping[str, Any], index: bytes, first: int, stop: int) -> list[bytes]:
+    """Return the pieces of a column that rows first ... stop - 1 depend on, the texts of NAMES left out."""
     if column["type"] == "text":
         at = column["texts_offsets_at"]
         offsets = np.frombuffer(index[at + 8 * first : at + 8 * (stop + 1)], np.int64)
         low, high = (min(max(int(end), 0), column["texts_nbytes"]) for end in (offsets[0], offsets[-1]))
         texts_at = column["texts_bytes_at"]
-        return offsets.tobytes() + index[texts_at + low : texts_at + high]
+        return [offsets.tobytes(), index[texts_at + low : texts_at + high]]
     size = 4 if column["type"] == "names" else np.dtype(column["type"]).itemsize
-    return index[column["at"] + size * first : column["at"] + size * stop]
+    return [index[column["at"] + size * first : column["at"] + size * stop]]
 
 
 def block_digests(columns: list[Any], index: bytes, count: int) -> str:
     """Return the digests of the blocks of `count` rows."""
     blocks = [(first, min(first + ROWS, count)) for first in range(0, count, ROWS)]
-    sums = [checksum(b"".join(column_bytes(c, index, *block) for c in columns)) for block in blocks]
+    pieces = [[piece for c in columns for piece in pieces_of(c, index, *block)] for block in blocks]
+    sums = [checksum(b"".join(checksum(piece).to_bytes(8, "little") for piece in each)) for each in pieces]
     return "".join(f"{found:016x}" for found in sums)
 
 

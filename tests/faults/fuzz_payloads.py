@@ -68,8 +68,9 @@ def prepare_payloads(paths: dict[str, str], folder: Path, seed: int) -> Case:
         )
         geometry = _columns((height, width, channels, bits), ("u4", "u4", "u1", "u1"))
         status = entries.gather(
-            file, np.zeros(1, np.int64), columns, rng.random() < 0.3, geometry, payload.tile, target,
-            np.zeros(1, np.int64), np.array([raw_nbytes], np.int64), room.place(len(stored) * by_descriptor, at_end),
+            file, np.zeros(1, np.int64), columns, rng.random() < 0.3, geometry, payload.tile,
+            np.empty((0, 4), np.int64), target, np.zeros(1, np.int64), np.array([raw_nbytes], np.int64),
+            room.place(len(stored) * by_descriptor, at_end),
             scratch.place(payload.tile * payload.tile * 6, at_end),
             work.place(int(entries.jpeg_room(len(stored), height, width)), at_end), np.zeros(1, np.int64),
         )  # fmt: skip

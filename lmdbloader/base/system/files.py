@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 if sys.platform != "win32":
     import fcntl
@@ -44,7 +44,6 @@ NORMAL, RANDOM, WILL_NEED = 0, 1, 3
 # Python lacks; negative on other systems.
 POPULATE_READ = 22 if _IS_LINUX else -1
 _RENAME_EXCHANGE, _AT_FDCWD = 2, -100
-_KEEP_SIZE, _PUNCH_HOLE = 1, 2
 # Errors of a kernel without files in memory, or of a container that forbids them.
 _NO_MEMORY_FILE = (errno.ENOSYS, errno.EPERM, errno.EACCES)
 # Of mman.h: a map replaces what is at its address.
@@ -365,31 +364,22 @@ def start_python(
     handles: Sequence[int],
     *,
     env: Mapping[str, str],
-    stdin: int | None = None,
-    stdout: int | None = None,
-    stderr: IO[bytes] | None = None,
-    apart: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """Start another process of this Python.
+    """Start another process of this Python, without standard input; a terminal's Ctrl-C does not reach it.
 
     Args:
         arguments: Of the interpreter.
         handles: Descriptors of the connections and files that it gets, with the same numbers.
         env: Its environment variables.
-        stdin: As for `subprocess.Popen`; by default it has none.
-        stdout, stderr: As for `subprocess.Popen`.
-        apart: Shield it from a terminal's Ctrl-C.
     """
     import subprocess
 
     return subprocess.Popen(
         [sys.executable, *arguments],
         pass_fds=handles,
-        stdin=subprocess.DEVNULL if stdin is None else stdin,
-        stdout=stdout,
-        stderr=stderr,
+        stdin=subprocess.DEVNULL,
         env=env,
-        start_new_session=apart,
+        start_new_session=True,
     )
 
 

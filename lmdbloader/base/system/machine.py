@@ -1,4 +1,4 @@
-"""Facts about the machine and its processes, from /proc, /sys and control groups; few of them are known elsewhere."""
+"""What a process may use and has used, from /proc, /sys and control groups; little of it is known elsewhere."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 if sys.platform != "win32":
     import resource
 
 __all__ = [
-    "QUEUES_NEED_FILES", "Layout", "address_limit", "allowed_cores", "boot_id",
-    "cores_of_parent", "distribution", "group_folders", "huge_pages", "load_average",
-    "memory_sizes", "own_memory", "process_seconds", "processor_layout",
-    "processor_name", "quota_cores", "raise_file_limit", "read_text", "sizes_of", "start_of", "thread_times",
+    "QUEUES_NEED_FILES", "address_limit", "allowed_cores", "boot_id", "cores_of_parent", "group_folders",
+    "load_average", "process_seconds", "quota_cores", "raise_file_limit", "read_text", "sizes_of", "start_of",
 ]  # fmt: skip
 
 ROOT = Path("/")
@@ -123,20 +120,6 @@ def load_average() -> float | None:
     return None if sys.platform == "win32" else os.getloadavg()[0]
 
 
-def memory_sizes(root: Path = ROOT) -> tuple[int, int]:
-    """Return the bytes of the machine's memory, and those that are available without swapping; 0 if unknown.
-
-    The available bytes include page cache that the system would drop.
-    """
-    found = {}
-    for line in read_text(root / "proc" / "meminfo").splitlines():
-        name, _, value = line.partition(":")
-        words = value.split()
-        if words and words[0].isdecimal():
-            found[name] = int(words[0]) * 1024
-    return found.get("MemTotal", 0), found.get("MemAvailable", found.get("MemFree", 0) + found.get("Cached", 0))
-
-
 def sizes_of(folder: str | Path) -> tuple[int, int] | None:
     """Return size and free space of the file system of a folder in bytes; None if there is none, or if unknown."""
     try:
@@ -144,71 +127,6 @@ def sizes_of(folder: str | Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.total, found.free
-
-
-def processor_name(root: Path = ROOT) -> str:
-    """Return the processor's name; "" if unknown."""
-    for line in read_text(root / "proc" / "cpuinfo").splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() in ("model name", "Model", "cpu model") and value.strip():  # x86, some ARM boards, MIPS
-            return " ".join(value.split())
-    return ""
-
-
-class Layout(NamedTuple):
-    """How the processor's logical cores lie; None where it is unknown.
-
-    Attributes:
-        sockets: Processors in the machine.
-        cores: Physical cores, of all of them.
-        has_smt: Whether a physical core runs several threads at once now (SMT, Hyper-Threading).
-        numa_nodes: Parts of the memory, each of which is near to some of the cores.
-    """
-
-    sockets: int | None = None
-    cores: int | None = None
-    has_smt: bool | None = None
-    numa_nodes: int | None = None
-
-
-def processor_layout(root: Path = ROOT) -> Layout:
-    """Return how the processor's cores lie, as far as they are online."""
-    cpus = root / "sys" / "devices" / "system" / "cpu"
-    folders = [found.parent for found in sorted(cpus.glob("cpu[0-9]*/topology"))]
-    sockets = {read_text(folder / "topology" / "physical_package_id").strip() for folder in folders}
-    siblings = {
-        read_text(folder / "topology" / "core_cpus_list").strip()
-        or read_text(folder / "topology" / "thread_siblings_list").strip()
-        for folder in folders
-    }
-    nodes = list((root / "sys" / "devices" / "system" / "node").glob("node[0-9]*"))
-    active = read_text(cpus / "smt" / "active").strip()
-    # Some boards name no package (-1); a kernel without SMT's switch may still say which threads share a core.
-    shared = {"0": False, "1": True}.get(active)
-    if shared is None and siblings - {""}:
-        shared = len(folders) > len(siblings)
-    return Layout(
-        len(sockets) if sockets and not sockets & {"", "-1"} else None,
-        len(siblings) if siblings and "" not in siblings else None,
-        shared,
-        len(nodes) or None,
-    )
-
-
-def distribution(root: Path = ROOT) -> str | None:
-    """Return the name and version of the operating system as it is installed; None if unknown."""
-    text = read_text(root / "etc" / "os-release") or read_text(root / "usr" / "lib" / "os-release")
-    for line in text.splitlines():
-        key, _, value = line.partition("=")
-        if key == "PRETTY_NAME":
-            return value.strip().strip("\"'") or None
-    return None
-
-
-def huge_pages(root: Path = ROOT) -> str | None:
-    """Return when Linux gives transparent huge pages: "always", "madvise" or "never"; None if it does not say."""
-    text = read_text(root / "sys" / "kernel" / "mm" / "transparent_hugepage" / "enabled")
-    return text.partition("[")[2].partition("]")[0] or None
 
 
 # -- Processes and threads
@@ -236,29 +154,3 @@ def process_seconds(pid: int) -> float:
     if sys.platform == "win32" or len(words) <= 12:
         return 0.0
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def thread_times(process: int, thread: int) -> tuple[float, float] | None:
-    """Return a thread's seconds on a core, and of waiting for one; None if unknown, or if it has ended.
-
-    The three numbers of its schedstat are nanoseconds on a core, nanoseconds of waiting for one, and how often it had
-    one (Documentation/scheduler/sched-stats.rst of Linux).
-    """
-    try:
-        # A file object costs three times as much.
-        descriptor = os.open(f"/proc/{process}/task/{thread}/schedstat", os.O_RDONLY)
-        try:
-            running, delayed = map(int, os.read(descriptor, 100).split()[:2])
-        finally:
-            os.close(descriptor)
-    except (OSError, ValueError):
-        return None
-    return running / 1e9, delayed / 1e9
-
-
-def own_memory() -> int:
-    """Return this process's memory in bytes, without pages shared with the page cache; 0 if unknown."""
-    for line in read_text(Path("/proc/self/status")).splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024
-    return 0

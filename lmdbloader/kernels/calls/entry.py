@@ -6,6 +6,7 @@ import ctypes
 import itertools
 from array import array
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -73,18 +74,11 @@ class Entry:
 
     def _pack(self, values: tuple[Any, ...]) -> tuple[str, Signature, list[int]]:
         """Return the variant for these arguments, and their words."""
-        refused: list[TypeError] = []
-        try:
-            for name, signature in self.variants.items():
-                try:
-                    return name, signature, signature.pack(values)
-                except TypeError as error:
-                    refused.append(error)
-            # Of the variants, the one that got furthest is probably meant.
-            raise max(refused, key=lambda error: int(getattr(error, "position", -1)))
-        finally:
-            # Their tracebacks refer to this frame: the cycle would keep the arguments, perhaps a mapped file.
-            refused.clear()
+        *others, (name, signature) = self.variants.items()
+        for other, its_signature in others:
+            with suppress(TypeError):
+                return other, its_signature, its_signature.pack(values)
+        return name, signature, signature.pack(values)
 
 
 class Prepared:

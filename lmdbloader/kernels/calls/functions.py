@@ -7,7 +7,6 @@ import hashlib
 import importlib
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -39,25 +38,14 @@ def call_each(count, images, room, shape, drawn):
 """
 _FLAT = "array_at({at}, values, like).reshape((channels, height, width))"
 _CHANNELS_LAST = "array_at({at}, values, like).reshape((height, width, channels)).transpose((2, 0, 1))"
+# Compiled code, called without the GIL with the number of images and four addresses.
+Callee = Callable[..., int]
 # Numba compiles in one thread at a time.
 _lock = threading.Lock()
 # What was compiled, by what it was made of: Numba never frees compiled code.
 _compiled: dict[Hashable, Callee] = {}
 # Modules whose functions and numbers do not change.
 _CONSTANT_MODULES = frozenset({"cmath", "math", "numba", "numpy", "operator"})
-
-
-@dataclass(frozen=True, slots=True)
-class Callee:
-    """Compiled code at an address.
-
-    Attributes:
-        call: The function, called without the GIL with the number of images and four addresses.
-        owner: Keeps the code in memory.
-    """
-
-    call: Callable[..., int]
-    owner: object
 
 
 def compile_function(
@@ -123,7 +111,8 @@ def compile_function(
             raise OptionError(
                 f"CompiledFunction({name}): Numba cannot compile it for {dtype} pixels. {type(error).__name__}: {error}"
             ) from error
-        callee = Callee(_PROTOTYPE(code.address), code)
+        callee = _PROTOTYPE(code.address)
+        callee.code = code  # keeps it in memory
         if key is not None:
             _compiled[key] = callee
     return callee

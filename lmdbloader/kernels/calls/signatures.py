@@ -137,14 +137,8 @@ class Signature:
                 position += 1
         except TypeError as error:
             # Without a variable: it would be a cycle of the error and this frame, which has the arguments.
-            raise self._refused(position, error) from None
+            raise TypeError(f"{self.name}, argument {self.arguments[position][0]}: {error}") from None
         return words
-
-    def _refused(self, position: int, error: TypeError) -> TypeError:
-        """Return the error for an argument that does not fit."""
-        refused = TypeError(f"{self.name}, argument {self.arguments[position][0]}: {error}")
-        refused.position = position  # type: ignore[attr-defined]
-        return refused
 
     def place(self, argument: str) -> int:
         """Return the number of an argument's first word in the block."""

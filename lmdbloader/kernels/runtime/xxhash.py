@@ -9,10 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from lmdbloader.kernels.codec_numbers import XXH64_STATE_NBYTES
 from lmdbloader.kernels.runtime.compile import kernel
-from lmdbloader.kernels.runtime.memory import load_u8, load_u32, load_u64, store_u64
-from lmdbloader.kernels.runtime.symbols import memcpy
+from lmdbloader.kernels.runtime.memory import load_u8, load_u32, load_u64
 
 _P1, _P2, _P3, _P4, _P5 = (
     np.uint64(prime)
@@ -20,7 +18,6 @@ _P1, _P2, _P3, _P4, _P5 = (
 )
 _ONE, _FOUR, _EIGHT = np.uint64(1), np.uint64(4), np.uint64(8)
 _SIXTEEN, _TWENTY_FOUR, _STRIPE = np.uint64(16), np.uint64(24), np.uint64(32)
-_SEED, _TOTAL, _KEPT = np.uint64(32), np.uint64(40), np.uint64(48)
 
 
 @njit(inline="always")
@@ -38,45 +35,22 @@ def _merged(total, lane):
     return (total ^ _round(np.uint64(0), lane)) * _P1 + _P4
 
 
-@njit(inline="always")
-def _lanes(state):
-    return load_u64(state), load_u64(state + _EIGHT), load_u64(state + _SIXTEEN), load_u64(state + _TWENTY_FOUR)
-
-
-@njit(inline="always")
-def _keep_lanes(state, a, b, c, d):
-    store_u64(state, a)
-    store_u64(state + _EIGHT, b)
-    store_u64(state + _SIXTEEN, c)
-    store_u64(state + _TWENTY_FOUR, d)
-
-
-@njit(inline="always")
-def _first_lanes(seed):
-    return seed + _P1 + _P2, seed + _P2, seed, seed - _P1
-
-
-@njit(inline="always")
-def _add_stripes(address, end, a, b, c, d):
-    """Add whole stripes of 32 bytes to the four lanes; return (address after them, the lanes)."""
-    while end - address >= _STRIPE:
-        a = _round(a, load_u64(address))
-        b = _round(b, load_u64(address + _EIGHT))
-        c = _round(c, load_u64(address + _SIXTEEN))
-        d = _round(d, load_u64(address + _TWENTY_FOUR))
-        address += _STRIPE
-    return address, a, b, c, d
-
-
-@njit(inline="always")
-def _converged(a, b, c, d):
-    total = _rotated(a, 1) + _rotated(b, 7) + _rotated(c, 12) + _rotated(d, 18)
-    return _merged(_merged(_merged(_merged(total, a), b), c), d)
-
-
-@njit(inline="always")
-def _finished(total, address, end):
-    """Add the last bytes, fewer than a stripe, and mix all bits."""
+@kernel
+def xxh64(address, nbytes, seed):
+    """Return XXH64 (uint64) of `nbytes` bytes at an address; all arguments are uint64."""
+    end = address + nbytes
+    total = seed + _P5
+    if nbytes >= _STRIPE:
+        a, b, c, d = seed + _P1 + _P2, seed + _P2, seed, seed - _P1
+        while end - address >= _STRIPE:
+            a = _round(a, load_u64(address))
+            b = _round(b, load_u64(address + _EIGHT))
+            c = _round(c, load_u64(address + _SIXTEEN))
+            d = _round(d, load_u64(address + _TWENTY_FOUR))
+            address += _STRIPE
+        total = _rotated(a, 1) + _rotated(b, 7) + _rotated(c, 12) + _rotated(d, 18)
+        total = _merged(_merged(_merged(_merged(total, a), b), c), d)
+    total += nbytes
     while end - address >= _EIGHT:
         total = _rotated(total ^ _round(np.uint64(0), load_u64(address)), 27) * _P1 + _P4
         address += _EIGHT
@@ -89,66 +63,3 @@ def _finished(total, address, end):
     total = (total ^ total >> np.uint64(33)) * _P2
     total = (total ^ total >> np.uint64(29)) * _P3
     return total ^ total >> np.uint64(32)
-
-
-@kernel
-def xxh64(address, nbytes, seed):
-    """Return XXH64 (uint64) of `nbytes` bytes at an address; all arguments are uint64."""
-    end = address + nbytes
-    total = seed + _P5
-    if nbytes >= _STRIPE:
-        a, b, c, d = _first_lanes(seed)
-        address, a, b, c, d = _add_stripes(address, end, a, b, c, d)
-        total = _converged(a, b, c, d)
-    return _finished(total + nbytes, address, end)
-
-
-@kernel
-def xxh64_begin(state, seed):
-    """Begin a hash of bytes that are added piece by piece.
-
-    Args:
-        state: uint64 address of XXH64_STATE_NBYTES: the four lanes, the seed, the number of bytes so far, and those
-            that do not fill a stripe yet.
-        seed: uint64.
-    """
-    a, b, c, d = _first_lanes(seed)
-    _keep_lanes(state, a, b, c, d)
-    store_u64(state + _SEED, seed)
-    store_u64(state + _TOTAL, np.uint64(0))
-
-
-@kernel
-def xxh64_add(state, address, nbytes):
-    """Add this many bytes at an address to a hash; all arguments are uint64."""
-    end = address + nbytes
-    total = load_u64(state + _TOTAL)
-    store_u64(state + _TOTAL, total + nbytes)
-    kept = state + _KEPT + total % _STRIPE
-    if total % _STRIPE:
-        room = state + np.uint64(XXH64_STATE_NBYTES) - kept
-        if nbytes < room:
-            memcpy(kept, address, nbytes)
-            return
-        memcpy(kept, address, room)
-        address += room
-        kept = state + _KEPT
-        a, b, c, d = _lanes(state)
-        _, a, b, c, d = _add_stripes(kept, kept + _STRIPE, a, b, c, d)
-        _keep_lanes(state, a, b, c, d)
-    a, b, c, d = _lanes(state)
-    address, a, b, c, d = _add_stripes(address, end, a, b, c, d)
-    _keep_lanes(state, a, b, c, d)
-    memcpy(kept, address, end - address)
-
-
-@kernel
-def xxh64_value(state):
-    """Return XXH64 (uint64) of all bytes so far; more may be added."""
-    nbytes = load_u64(state + _TOTAL)
-    total = load_u64(state + _SEED) + _P5
-    if nbytes >= _STRIPE:
-        a, b, c, d = _lanes(state)
-        total = _converged(a, b, c, d)
-    kept = state + _KEPT
-    return _finished(total + nbytes, kept, kept + nbytes % _STRIPE)

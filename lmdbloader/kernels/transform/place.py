@@ -144,41 +144,25 @@ def _bfloat(value):
 
 @kernel
 def _convert(pixels, out, step, kind, factor, term, table):
-    """Convert contiguous values into every step-th value at `out`; see `finish`."""
+    """Convert contiguous values into every step-th value at `out`, if they are looked up, else into contiguous ones."""
     count = pixels.shape[0]
     reach = (count - 1) * step + 1
     if kind == op.FLOAT:
-        floats = f32_at(out, reach)
-        if step == 1:
-            for x in range(count):
-                floats[x] = np.float32(pixels[x]) * factor + term
-        else:
-            for x in range(count):
-                floats[x * step] = np.float32(pixels[x]) * factor + term
+        floats = f32_at(out, count)
+        for x in range(count):
+            floats[x] = np.float32(pixels[x]) * factor + term
     elif kind == op.COPY:
-        same = array_at(out, reach, pixels)
-        if step == 1:
-            for x in range(count):
-                same[x] = pixels[x]
-        else:
-            for x in range(count):
-                same[x * step] = pixels[x]
+        same = array_at(out, count, pixels)
+        for x in range(count):
+            same[x] = pixels[x]
     elif kind == op.BFLOAT:
-        words = u16_at(out, reach)
-        if step == 1:
-            for x in range(count):
-                words[x] = _bfloat(np.float32(pixels[x]) * factor + term)
-        else:
-            for x in range(count):
-                words[x * step] = _bfloat(np.float32(pixels[x]) * factor + term)
+        words = u16_at(out, count)
+        for x in range(count):
+            words[x] = _bfloat(np.float32(pixels[x]) * factor + term)
     elif kind == op.HALF:
-        words = u16_at(out, reach)
-        if step == 1:
-            for x in range(count):
-                words[x] = half_bits_of(np.float32(pixels[x]) * factor + term)
-        else:
-            for x in range(count):
-                words[x * step] = half_bits_of(np.float32(pixels[x]) * factor + term)
+        words = u16_at(out, count)
+        for x in range(count):
+            words[x] = half_bits_of(np.float32(pixels[x]) * factor + term)
     elif kind == op.TABLE_8:
         found = u8_at(out, reach)
         known = u8_at(table, 1 << 16)

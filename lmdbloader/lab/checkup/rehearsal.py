@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from lmdbloader.base import system
@@ -61,7 +62,7 @@ def try_out(loader: Iterable[Any], step_seconds: float) -> tuple[Profile, list[i
     with recorder:
         began = time.perf_counter()
         for batch in recorder.take(_MOST_STEPS):
-            used.append(system.own_memory())
+            used.append(_own_memory())
             del batch
             elapsed = time.perf_counter() - began
             # The batches that were read ahead are taken at once: with long steps, hundreds of them would take minutes.
@@ -124,3 +125,11 @@ def _growth(used: list[int], free_nbytes: int) -> Finding:
         f"{value}, {show_nbytes(each)} more with each step",
         "Something keeps every batch: a list of losses that are still tensors, an unbounded cache in `transform`.",
     )
+
+
+def _own_memory() -> int:
+    """Return this process's memory in bytes, without pages shared with the page cache; 0 if unknown."""
+    for line in system.read_text(Path("/proc/self/status")).splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    return 0

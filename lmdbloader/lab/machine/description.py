@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from lmdbloader import __version__
 from lmdbloader.base import system
@@ -163,7 +163,7 @@ def describe(data: str | os.PathLike[str] | None = None, *, root: Path = _ROOT) 
         f"{platform.system()} {platform.release()}",
         platform.python_version(),
         architecture=platform.machine() or None,
-        distribution=system.distribution(root),
+        distribution=_distribution(root),
         packages={name: release for name in _PACKAGES if (release := _version(name)) is not None},
         driver=driver,
         cudnn=_cudnn(),
@@ -225,9 +225,74 @@ class Processor:
 def describe_processor(root: Path = _ROOT) -> Processor:
     """Return the facts about the processor."""
     online = os.cpu_count() or 1
-    name = system.processor_name(root) or platform.machine() or "unknown"
-    layout = system.processor_layout(root)._asdict()
+    name = _processor_name(root) or platform.machine() or "unknown"
+    layout = _processor_layout(root)._asdict()
     return Processor(name, online, system.allowed_cores(), system.quota_cores(root), **layout)
+
+
+def _processor_name(root: Path) -> str:
+    """Return the processor's name; "" if unknown."""
+    for line in system.read_text(root / "proc" / "cpuinfo").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in ("model name", "Model", "cpu model") and value.strip():  # x86, some ARM boards, MIPS
+            return " ".join(value.split())
+    return ""
+
+
+class _Layout(NamedTuple):
+    """How the processor's logical cores lie; None where it is unknown.
+
+    Attributes:
+        sockets: Processors in the machine.
+        cores: Physical cores, of all of them.
+        has_smt: Whether a physical core runs several threads at once now (SMT, Hyper-Threading).
+        numa_nodes: Parts of the memory, each of which is near to some of the cores.
+    """
+
+    sockets: int | None = None
+    cores: int | None = None
+    has_smt: bool | None = None
+    numa_nodes: int | None = None
+
+
+def _processor_layout(root: Path) -> _Layout:
+    """Return how the processor's cores lie, as far as they are online."""
+    cpus = root / "sys" / "devices" / "system" / "cpu"
+    folders = [found.parent for found in sorted(cpus.glob("cpu[0-9]*/topology"))]
+    sockets = {system.read_text(folder / "topology" / "physical_package_id").strip() for folder in folders}
+    siblings = {
+        system.read_text(folder / "topology" / "core_cpus_list").strip()
+        or system.read_text(folder / "topology" / "thread_siblings_list").strip()
+        for folder in folders
+    }
+    nodes = list((root / "sys" / "devices" / "system" / "node").glob("node[0-9]*"))
+    active = system.read_text(cpus / "smt" / "active").strip()
+    # Some boards name no package (-1); a kernel without SMT's switch may still say which threads share a core.
+    shared = {"0": False, "1": True}.get(active)
+    if shared is None and siblings - {""}:
+        shared = len(folders) > len(siblings)
+    return _Layout(
+        len(sockets) if sockets and not sockets & {"", "-1"} else None,
+        len(siblings) if siblings and "" not in siblings else None,
+        shared,
+        len(nodes) or None,
+    )
+
+
+def _distribution(root: Path) -> str | None:
+    """Return the name and version of the operating system as it is installed; None if unknown."""
+    text = system.read_text(root / "etc" / "os-release") or system.read_text(root / "usr" / "lib" / "os-release")
+    for line in text.splitlines():
+        key, _, value = line.partition("=")
+        if key == "PRETTY_NAME":
+            return value.strip().strip("\"'") or None
+    return None
+
+
+def _huge_pages(root: Path) -> str | None:
+    """Return when Linux gives transparent huge pages: "always", "madvise" or "never"; None if it does not say."""
+    text = system.read_text(root / "sys" / "kernel" / "mm" / "transparent_hugepage" / "enabled")
+    return text.partition("[")[2].partition("]")[0] or None
 
 
 # Version 1 of the control groups has no word for "no limit", but the largest number of whole pages.
@@ -269,7 +334,7 @@ class Memory:
 
 def describe_memory(root: Path = _ROOT) -> Memory:
     """Return sizes of the memory."""
-    total, available = system.memory_sizes(root)
+    total, available = _memory_sizes(root)
     limits = [limit for folder in system.group_folders("memory", root) if (limit := _limit(folder)) is not None]
     # A limit beyond the machine's memory is none.
     limits = [limit for limit in limits if not total or limit[0] < total]
@@ -281,8 +346,22 @@ def describe_memory(root: Path = _ROOT) -> Memory:
         min(left for _, left in limits) if limits else None,
         shm,
         shm_free,
-        system.huge_pages(root),
+        _huge_pages(root),
     )
+
+
+def _memory_sizes(root: Path) -> tuple[int, int]:
+    """Return the bytes of the machine's memory, and those that are available without swapping; 0 if unknown.
+
+    The available bytes include page cache that the system would drop.
+    """
+    found = {}
+    for line in system.read_text(root / "proc" / "meminfo").splitlines():
+        name, _, value = line.partition(":")
+        words = value.split()
+        if words and words[0].isdecimal():
+            found[name] = int(words[0]) * 1024
+    return found.get("MemTotal", 0), found.get("MemAvailable", found.get("MemFree", 0) + found.get("Cached", 0))
 
 
 def _limit(folder: Path) -> tuple[int, int] | None:
