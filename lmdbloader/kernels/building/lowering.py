@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import importlib
 import inspect
+import json
 import os
-import pickle
 import re
 import sys
 from collections.abc import Sequence
@@ -233,7 +233,10 @@ class Lowering:
         key = _key(kernel, argtypes)
         if self._folder is None or not self._path(key).exists():
             return None
-        unit: Unit = pickle.loads(self._path(key).read_bytes())
+        described, _, code = self._path(key).read_bytes().partition(b"\n")
+        result, calls = json.loads(described)
+        called = [(module, function, tuple(map(_decode, argtypes))) for module, function, argtypes in calls]
+        unit = Unit(code, _decode(result), tuple(called))
         for module, function, its_argtypes in unit.calls:
             getattr(importlib.import_module(module), function).compile(its_argtypes)
         self._units[key], self._keys[_name(key)] = unit, key
@@ -249,7 +252,9 @@ class Lowering:
         self._units[key] = Unit(module.as_bitcode(), made.signature.return_type, calls)
         if self._folder is not None:
             partial = self._folder / f"partial-{os.getpid()}"
-            partial.write_bytes(pickle.dumps(self._units[key]))
+            called = [(module, function, list(map(_encode, argtypes))) for module, function, argtypes in calls]
+            described = json.dumps([_encode(made.signature.return_type), called])
+            partial.write_bytes(described.encode() + b"\n" + self._units[key].code)
             os.replace(partial, self._path(key))
 
     def _path(self, key: Key) -> Path:
@@ -335,6 +340,30 @@ def _name(key: Key) -> str:
     """Return the stable name of a kernel."""
     module, function, argtypes = key
     return f"{module}.{function}{argtypes}"
+
+
+def _encode(kind: Any) -> Any:
+    """Return a type as JSON."""
+    if isinstance(kind, types.BaseTuple):
+        return ["tuple", *map(_encode, kind)]
+    if isinstance(kind, types.Array):
+        return ["array", _encode(kind.dtype), kind.ndim, kind.layout, kind.mutable]
+    if isinstance(kind, types.Literal):
+        return ["literal", kind.literal_value]
+    if getattr(types, str(kind), None) != kind:
+        raise BuildError(f"a kernel takes or returns {kind}; expected numbers, arrays and tuples of them")
+    return str(kind)
+
+
+def _decode(value: Any) -> Any:
+    """Return the type that `_encode` made JSON of."""
+    if isinstance(value, str):
+        return getattr(types, value)
+    if value[0] == "tuple":
+        return types.Tuple([_decode(item) for item in value[1:]])
+    if value[0] == "literal":
+        return types.literal(value[1])
+    return types.Array(_decode(value[1]), value[2], value[3], readonly=not value[4])
 
 
 @cache
