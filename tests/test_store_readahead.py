@@ -71,7 +71,7 @@ def resident_part(reader: Reader, field: str, rows: np.ndarray) -> float:
     from lmdbloader.kernels.entries import any_absent
 
     starts = reader.index.arrays[f"{field}.offset"][rows] + 5000
-    found, base = np.zeros(1, np.uint8), reader.data.ctypes.data
+    found, base = np.zeros(1, np.uint8), reader.data_file.data.ctypes.data
     there = [not any_absent(base, starts[i : i + 1], mmap.PAGESIZE, found) for i in range(len(rows))]
     return float(np.mean(there))
 
@@ -153,7 +153,7 @@ def test_will_need_brings_samples_in_but_no_large_tiled_image(cold: Reader, io: 
 def cold_at(reader: Reader, at: int) -> bool:
     from lmdbloader.kernels.entries import any_absent
 
-    return bool(any_absent(reader.data.ctypes.data, np.array([at]), mmap.PAGESIZE, np.zeros(1, np.uint8)))
+    return bool(any_absent(reader.data_file.data.ctypes.data, np.array([at]), mmap.PAGESIZE, np.zeros(1, np.uint8)))
 
 
 def test_there_is_one_thread_and_close_ends_it(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +234,7 @@ def test_a_file_that_cannot_be_read_ends_the_ticket(reader: Reader, io: Any, tmp
     readahead = Readahead(reader.with_io(io), ["image"])
     folder = os.open(tmp_path, os.O_RDONLY)
     try:
-        os.dup2(folder, readahead._file.descriptor)
+        os.dup2(folder, readahead._file.files[0].descriptor)
     finally:
         os.close(folder)
     assert readahead.load(SMALL).wait(20)

@@ -100,7 +100,7 @@ def tile_places(reader: Reader, name: str) -> tuple[int, np.ndarray, np.ndarray]
     at = int(reader.index.arrays[f"{name}.offset"][0])
     count = -(-HEIGHT // TILE) * -(-WIDTH // TILE)
     body = at + table_nbytes(count)
-    table, _ = read_table(reader.data[at:body].tobytes(), count)
+    table, _ = read_table(reader.data_file.data[at:body].tobytes(), count)
     ends = np.array(table.ends)
     return at, body + np.append(0, ends[:-1]), body + ends
 

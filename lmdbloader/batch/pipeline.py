@@ -176,7 +176,7 @@ class Pipeline:
         self.seed, self._verify = check_seed(seed), verify
         self._seed = np.uint64(self.seed)
         self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
-        self._file = reader.file
+        self._file = reader.data_file.for_kernels()
         self._most = np.zeros(4, np.int64)
         self._has_files = any(map(reader.has_in_python, self.fields))
         self.outputs = self._measure(channels_last)

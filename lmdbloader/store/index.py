@@ -35,7 +35,7 @@ from lmdbloader.format.index import (
 from lmdbloader.format.layout import INDEX_FILE, index_schema
 from lmdbloader.format.manifest import Manifest
 from lmdbloader.kernels import entries
-from lmdbloader.store.opening import IO, DataFile, wrong_size
+from lmdbloader.store.opening import IO, DataFile, OpenFile, wrong_size
 from lmdbloader.store.rows import Rows, take
 
 if TYPE_CHECKING:
@@ -325,7 +325,7 @@ class Index:
         """
         where, expected = self._path / INDEX_FILE, self._manifest.index_digest
         with unreadable_is_corrupt(where, dataset=self._path):
-            found = read_digest(self.file.descriptor)
+            found = read_digest(self.file.files[0].descriptor)
         if found != expected:
             raise _damaged(self._path, f"its digest is {found}", f"expected {expected}")
 
@@ -402,4 +402,4 @@ def open_index(path: Path, manifest: Manifest, io: IO) -> Index:
         FileNotFoundError: It is missing.
         OptionError: The process may not map it.
     """
-    return Index(path, manifest, DataFile(path / INDEX_FILE, io))
+    return Index(path, manifest, DataFile([OpenFile(path / INDEX_FILE)], io, path / INDEX_FILE))

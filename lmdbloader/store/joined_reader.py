@@ -16,10 +16,9 @@ import numpy.typing as npt
 from lmdbloader.errors import CorruptError
 from lmdbloader.format.index import Facts, IndexLayout
 from lmdbloader.format.layout import index_columns, index_schema
-from lmdbloader.format.manifest import Manifest, part_begins
+from lmdbloader.format.manifest import Manifest
 from lmdbloader.store.index import Index, Names, Texts
-from lmdbloader.store.joined_file import JoinedFile
-from lmdbloader.store.opening import IO, DataFile, check_io
+from lmdbloader.store.opening import IO, DataFile, OpenFile, check_io
 from lmdbloader.store.reader import Reader
 
 if TYPE_CHECKING:
@@ -96,22 +95,17 @@ class JoinedReader(Reader):
         self.path = _common_folder([reader.path for reader in readers])
         self.manifest = _manifest(readers, fields)
         self.firsts: list[int] = np.cumsum([0, *map(len, readers)])[:-1].tolist()
-        files, names, counts = [], [], []
-        for reader in readers:
-            own = [file.with_io(reader.path, "pread") for file in reader.data_file.files]
-            files += own
-            names += [reader.place] * len(own)
-            counts.append(len(own))
-        begins = part_begins([f.nbytes for f in files])
+        files = [file for reader in readers for file in reader.data_file.files]
+        counts = [len(reader.data_file.files) for reader in readers]
         streams = any(reader.data_file.remote is not None and reader.data_file.remote.streams for reader in readers)
-        file: DataFile = JoinedFile(self.path, files, names, "pread" if streams else self.io)
+        file = DataFile(files, "pread" if streams else self.io, self.path)
         if any(f.remote for f in files):
-            file.remote = _Remotes(files, begins)  # type: ignore[assignment]
+            file.remote = _Remotes(files, file.begins)  # type: ignore[assignment]
         if streams:
             from lmdbloader.store.remote.window import WindowFile
 
             file = WindowFile(file, self.path)
-        self._use(file, _JoinedIndex(readers, self.manifest, [begins[k] for k in np.cumsum([0, *counts])[:-1]]))
+        self._use(file, _JoinedIndex(readers, self.manifest, [file.begins[k] for k in np.cumsum([0, *counts])[:-1]]))
 
     @property
     def on_disk(self) -> tuple[Path, ...]:
@@ -161,11 +155,11 @@ class _Remotes:
 
     streams = False
 
-    def __init__(self, files: Sequence[DataFile], begins: Sequence[int]) -> None:
+    def __init__(self, files: Sequence[OpenFile], begins: Sequence[int]) -> None:
         """Take the caches of files that begin at these offsets."""
         self._all = [
             (file.remote, begin, begin + file.nbytes)
-            for file, begin in zip(files, begins, strict=False)
+            for file, begin in zip(files, begins, strict=True)
             if file.remote is not None
         ]
 

@@ -26,7 +26,6 @@ from lmdbloader.format.codecs import CodecEntry, by_number, checksum, codec_of
 from lmdbloader.format.layout import (
     CODEC_TILES,
     DATA_FILE,
-    INDEX_FILE,
     MANIFEST_FILE,
     Field,
     parse_array_type,
@@ -37,7 +36,7 @@ from lmdbloader.kernels.assemble_columns import CHECKSUM, CODEC, INDEX_COLUMNS, 
 from lmdbloader.kernels.calls.entry import Prepared
 from lmdbloader.kernels.codec_numbers import BAD_CHECKSUM, BAD_CODEC, CHANGED, DAMAGES, OUT_OF_BOUNDS
 from lmdbloader.store.index import Index, open_index
-from lmdbloader.store.opening import IO, DataFile, check_io, read_manifest, wrong_size
+from lmdbloader.store.opening import IO, DataFile, check_io, open_data, read_manifest
 from lmdbloader.store.rows import Rows, as_array, extremes, parts_of, take
 
 if TYPE_CHECKING:
@@ -112,8 +111,6 @@ class Reader:
         if cache_dir is not None or cache_fraction is not None:
             given = f"cache_dir={cache_dir!r}, cache_fraction={cache_fraction!r}"
             raise OptionError(f"{given}: {text} is on a disk, and only a dataset at a URL has a cache")
-        from lmdbloader.store.joined_file import open_data
-
         self._remote: Place | None = None
         self.path = local_path("path", path).absolute()
         self.manifest = read_manifest(path)
@@ -186,11 +183,8 @@ class Reader:
             other = self.__class__.__new__(self.__class__)
             other._open_remote(self._remote, io)
             return other
-        file = self.data_file.with_io(self.path, io)
-        if file.nbytes != self.data_file.nbytes:
-            raise wrong_size(self.path, file.nbytes, self.data_file.nbytes)
-        index = Index(self.path, self.manifest, self.index.file.with_io(self.path / INDEX_FILE, io))
-        return self.of_files(self.path, self.manifest, file, index)
+        index = Index(self.path, self.manifest, self.index.file.with_io(io))
+        return self.of_files(self.path, self.manifest, self.data_file.with_io(io), index)
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -206,21 +200,6 @@ class Reader:
             self._open_remote(state[0], state[2])
         if self.manifest.manifest_digest != state[1]:
             raise CorruptError(f"{self.place}: was replaced by another dataset. Open it again.", path=str(self.path))
-
-    @property
-    def data(self) -> npt.NDArray[np.uint8]:
-        """The whole data file (n,), a read-only view of the map; empty with io="pread"."""
-        return self.data_file.data
-
-    @property
-    def descriptor(self) -> int:
-        """The descriptor of the file that is read, even if another one has its name since; closed with the reader."""
-        return self.data_file.descriptor
-
-    @property
-    def file(self) -> tuple[int, int, int, int]:
-        """As `DataFile.for_kernels`."""
-        return self.data_file.for_kernels()
 
     def image_shape(self, name: str, row: int) -> tuple[int, int, int]:
         """Return (C, H, W) of one stored image."""
@@ -260,7 +239,7 @@ class Reader:
         is_inside = 0 <= at <= self.data_file.nbytes - nbytes
         try:
             if lost := self.data_file.lost():
-                return f"{lost[0]} was cut to {lost[1]} bytes after it was opened"
+                return f"{lost[0].name} was cut to {lost[1]} bytes after it was opened"
             if said is None and is_inside:
                 self.data_file.read(at, nbytes)
         except OSError as error:
@@ -466,7 +445,19 @@ class Reader:
         failed, room = np.zeros(1, np.int64), self._room(0)
         scratch, work = np.empty(scratch_nbytes, np.uint8), np.empty(self.jpeg_room(name), np.uint8)
         prepared = entries.gather.prepare(
-            (*self.file, 0), rows, columns, True, geometry, tile, out, start, nbytes, room, scratch, work, failed
+            (*self.data_file.for_kernels(), 0),
+            rows,
+            columns,
+            True,
+            geometry,
+            tile,
+            out,
+            start,
+            nbytes,
+            room,
+            scratch,
+            work,
+            failed,
         )
         return _Call(prepared, failed)
 
@@ -586,11 +577,11 @@ class Reader:
             return np.ascontiguousarray(whole[:, top : top + height, left : left + width])
         nbytes = int(self.lengths(name, "stored_nbytes", np.array([row]))[0])
         out = np.empty((channels, height, width), dtype)
-        tried: set[tuple[str, int]] = set()
+        tried, file = set[tuple[str, int]](), (*self.data_file.for_kernels(), 0)
         while True:
             with self.bringing((name,), np.array([row], np.int64)):
                 status = entries.read_window(
-                    (*self.file, 0), int(a[f"{name}.offset"][row]), nbytes, a[f"{name}.checksum"][row], codec, True,
+                    file, int(a[f"{name}.offset"][row]), nbytes, a[f"{name}.checksum"][row], codec, True,
                     (full_height, full_width, channels, dtype.itemsize), tile, (top, top + height, left, left + width),
                     out.reshape(-1).view(np.uint8), self._room(nbytes), np.empty(tile * tile * 6, np.uint8),
                     np.empty(self.jpeg_room(name), np.uint8),

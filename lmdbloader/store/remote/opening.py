@@ -102,8 +102,8 @@ class Place:
                     "Choose another disk, cache_dir=FOLDER, or keep less, cache_fraction=0.5."
                 )
             if cache.kept.all():
-                return CachedFile(cache, io)
-            return WindowFile(CachedFile(cache, "pread"), self.folder)
+                return DataFile([CachedFile(cache)], io, self.folder)
+            return WindowFile(DataFile([CachedFile(cache)], "pread", self.folder), self.folder)
 
 
 def open_place(url: str, cache_dir: str | os.PathLike[str] | None, fraction: float) -> Place:
