@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from index_layouts import layout_of, nbytes_of
+from index_layouts import layout_of
 
 from lmdbloader.errors import FormatError, LmdbloaderError, OptionError
 from lmdbloader.fields import kind_names
@@ -33,7 +33,6 @@ MANIFEST = Manifest(
     fields=FIELDS,
     with_source=True,
     classes={"label": ("cat", "dog", "Füchse")},
-    sizes={"data_nbytes": 12288, "index_nbytes": nbytes_of(3), "payload_nbytes": 5, "raw_nbytes": 6},
     made_by={"lmdbloader": "0.1.0", "options": {"scale": 2}, "inputs": None},
     content_digest="sha256:00",
     index_digest="sha256:01",
@@ -79,7 +78,6 @@ def test_a_manifest_reads_back_as_it_was_written(
         fields,
         with_source,
         classes,
-        {"data_nbytes": 4096, "index_nbytes": nbytes_of(num_samples)},
         made_by,
         "sha256:1",
         "sha256:2",
@@ -164,10 +162,9 @@ def _field(**values: Any) -> Callable[[dict[str, Any]], None]:
         _with(fields=[{"name": "a", "kind": "int"}] * 2),
         *(_with(with_source=value) for value in (None, 1, "no")),
         *(_with(classes=value) for value in (None, [], {"label": "cat"}, {"label": [1]}, {"label": None})),
-        *(_with(sizes=value) for value in (None, [], {"data_nbytes": "4"}, {"data_nbytes": -1})),
         *(_with(parts=value) for value in (None, {}, [], [None], [{}], body()["parts"][:1], body()["parts"][::-1] * 2)),
         *(_part(num_samples=value) for value in (0, 1, 3, -1, None, "2", True)),
-        *(_part(data_nbytes=value) for value in (0, 8191, -1, None, "2", 2**62)),
+        *(_part(data_nbytes=value) for value in (0, -1, None, "2", 2**62)),
         *(_part(data_digest=value) for value in (None, 3, [])),
         *(_with(**{key: value}) for key in TEXTS for value in (None, [], 3)),
         *(_field(name=value) for value in ("", "a b", "class", "_a", "source", None, 3, [], "a" * 51)),
@@ -239,14 +236,13 @@ def test_classes_are_refused_before_anything_is_written(monkeypatch: pytest.Monk
     # Room is left for what is known at the end only.
     fits = Description((), True, {"labels": names[:1500]}, {})
     check_fits(fits)
-    digest, sizes = "sha256:" + "0" * 64, dict.fromkeys(MANIFEST.sizes, 2**62 - 1)
+    digest = "sha256:" + "0" * 64
     longest = dataclasses.replace(
         MANIFEST,
         fields=(),
         classes=fits.classes,
         made_by={},
         num_samples=2**62 - 1,
-        sizes=sizes,
         content_digest=digest,
         index_digest=digest,
         index=layout_of((), with_source=True, num_rows=3),

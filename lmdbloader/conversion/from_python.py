@@ -376,7 +376,7 @@ def _find_finished(job: _Job) -> Written | None:
         return None
     manifest = read_manifest(job.out)
     remove_work(job.out)
-    return Written(manifest.num_samples, manifest.sizes, 0, manifest.content_digest)
+    return Written(manifest.num_samples, manifest.sizes, manifest.content_digest)
 
 
 def _resume(job: _Job, work: Work, first: Mapping[str, Any]) -> _State | None:

@@ -221,24 +221,17 @@ def _manifest(readers: Sequence[Reader], names: Sequence[str]) -> Manifest:
     digests = "\n".join(f"{reader.manifest.content_digest} {len(reader)}" for reader in readers)
     digest = f"joined:{hashlib.blake2b(digests.encode(), digest_size=16).hexdigest()}"
     facts = {f.name: _joined_facts(readers, f.name) for f in fields if f.is_payload}
-    sizes = {
-        "data_nbytes": sum(reader.manifest.sizes["data_nbytes"] for reader in readers),
-        "index_nbytes": sum(reader.manifest.sizes["index_nbytes"] for reader in readers),
-        "payload_nbytes": sum(each.totals["stored_nbytes"] for each in facts.values()),
-        "raw_nbytes": sum(each.totals["raw_nbytes"] for each in facts.values()),
-    }
     return replace(
         first,
         num_samples=sum(map(len, readers)),
         fields=fields,
         with_source=all(reader.manifest.with_source for reader in readers),
         classes={name: classes for name, classes in first.classes.items() if name in names},
-        sizes=sizes,
         content_digest=digest,
         index_digest="",
         manifest_digest=digest,
         parts=tuple(part for reader in readers for part in reader.manifest.parts),
-        index=IndexLayout(facts=facts),
+        index=IndexLayout(sum(reader.manifest.index.nbytes for reader in readers), facts=facts),
     )
 
 
