@@ -74,11 +74,11 @@ def test_a_manifest_reads_back_as_it_was_written(
     # A byte of a file name that is not text becomes half a surrogate pair: it has to survive too.
     fields = tuple(make_field(name, kind, "lz4") for name, kind in zip(names, kinds, strict=False))
     manifest = Manifest(
-        num_samples,
         fields,
         with_source,
         classes,
         made_by,
+        num_samples,
         "sha256:1",
         "sha256:2",
         layout_of(fields, with_source=with_source, num_rows=num_samples),

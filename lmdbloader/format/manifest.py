@@ -66,7 +66,10 @@ class Description:
     """The part of a manifest that cannot be computed from the samples; a copy is in data.mdb, for repairs.
 
     Attributes:
-        fields, with_source, classes, made_by: As in the manifest.
+        fields: Fields in the order of a sample.
+        with_source: Whether the index has the source of each sample.
+        classes: For each label field of a class-folder dataset, the class names by label.
+        made_by: How the dataset was made: release, options, digests of the inputs.
     """
 
     fields: tuple[Field, ...]
@@ -80,15 +83,11 @@ class Description:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
-    """The description of a finished dataset, manifest.json.
+class Manifest(Description):
+    """All that is known of a finished dataset, manifest.json.
 
     Attributes:
         num_samples: Number of samples.
-        fields: Fields in the order of a sample.
-        with_source: Whether the index has the source of each sample.
-        classes: For each label field of a class-folder dataset, the class names by label.
-        made_by: How the dataset was made: release, options, digests of the inputs.
         content_digest: Over the samples in order (see docs/reference/format.md).
         index_digest: Of index.arrow.
         index: Where the columns of index.arrow lie, the digests of its rows, and facts about them.
@@ -97,10 +96,6 @@ class Manifest:
     """
 
     num_samples: int
-    fields: tuple[Field, ...]
-    with_source: bool
-    classes: Mapping[str, tuple[str, ...]]
-    made_by: Mapping[str, Any]
     content_digest: str
     index_digest: str
     index: IndexLayout
@@ -249,7 +244,7 @@ def check_fits(description: Description) -> None:
     replace(description, made_by={**description.made_by, **spare}).to_json()
 
 
-def _description_json(d: Description | Manifest) -> dict[str, Any]:
+def _description_json(d: Description) -> dict[str, Any]:
     return {
         "fields": [field_json(f) for f in d.fields],
         "with_source": d.with_source,

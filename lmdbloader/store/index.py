@@ -253,18 +253,22 @@ class Index:
         facts: What is true of all payloads of a field, by its name.
     """
 
-    def __init__(self, path: Path, manifest: Manifest, file: DataFile) -> None:
+    def __init__(self, path: Path, manifest: Manifest, io: IO, *, file: DataFile | None = None) -> None:
         """Find the columns, without a look at any row.
 
         Args:
-            path: The dataset's, for messages.
+            path: The dataset's.
             manifest: The dataset's.
-            file: Its index.
+            io: "mmap" or "pread".
+            file: Its index, if it is open already.
 
         Raises:
             CorruptError: The file has another length than the manifest states.
+            FileNotFoundError: It is missing.
+            OptionError: The process may not map it.
         """
         where = path / INDEX_FILE
+        file = file or DataFile([OpenFile(where)], io, where)
         if file.nbytes != manifest.sizes["index_nbytes"]:
             raise wrong_size(where, file.nbytes, manifest.sizes["index_nbytes"], path)
         self.file, self._path, self._manifest = file, path, manifest
@@ -387,19 +391,3 @@ class Index:
 def _damaged(path: Path, what: str, reason: str) -> CorruptError:
     advice = f"the file was damaged or changed. {command('repair', path)} makes a new one."
     return CorruptError(f"{path / INDEX_FILE}: {what}: {reason}: {advice}", path=str(path))
-
-
-def open_index(path: Path, manifest: Manifest, io: IO) -> Index:
-    """Open a dataset's index.
-
-    Args:
-        path: The dataset's.
-        manifest: The dataset's.
-        io: "mmap" or "pread".
-
-    Raises:
-        CorruptError: Its length is not the one in the manifest.
-        FileNotFoundError: It is missing.
-        OptionError: The process may not map it.
-    """
-    return Index(path, manifest, DataFile([OpenFile(path / INDEX_FILE)], io, path / INDEX_FILE))

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.errors import CorruptError
 from lmdbloader.format.index import Facts, IndexLayout
 from lmdbloader.format.layout import index_columns, index_schema
 from lmdbloader.format.manifest import Manifest
@@ -124,30 +123,10 @@ class JoinedReader(Reader):
     def __setstate__(self, state: Any) -> None:
         JoinedReader.__init__(self, *state)
 
-    def _own(self, row: int) -> tuple[Reader, int]:
-        """Return the dataset of a sample, and its number there."""
+    def origin(self, row: int) -> tuple[Reader, int]:
+        """See `Reader.origin`."""
         number = int(np.searchsorted(self.firsts, row, "right")) - 1
         return self.readers[number], row - self.firsts[number]
-
-    def source(self, row: int) -> str | None:
-        """See `Reader.source`."""
-        reader, own = self._own(row)
-        return reader.source(own)
-
-    def where(self, name: str, row: int) -> str:
-        """See `Reader.where`; the sample has its number in its own dataset."""
-        reader, own = self._own(row)
-        return reader.where(name, own)
-
-    def damaged(self, name: str, row: int, status: int, said: OSError | None = None) -> CorruptError:
-        """See `Reader.damaged`; the sample has its number in its own dataset."""
-        reader, own = self._own(row)
-        return reader.damaged(name, own, status, said)
-
-    def corrupt(self, name: str, row: int, reason: str) -> CorruptError:
-        """See `Reader.corrupt`; the sample has its number in its own dataset."""
-        reader, own = self._own(row)
-        return reader.corrupt(name, own, reason)
 
 
 class _Remotes:

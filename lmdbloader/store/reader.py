@@ -35,7 +35,7 @@ from lmdbloader.kernels import entries
 from lmdbloader.kernels.assemble_columns import CHECKSUM, CODEC, INDEX_COLUMNS, OFFSET, STORED_NBYTES
 from lmdbloader.kernels.calls.entry import Prepared
 from lmdbloader.kernels.codec_numbers import BAD_CHECKSUM, BAD_CODEC, CHANGED, DAMAGES, OUT_OF_BOUNDS
-from lmdbloader.store.index import Index, open_index
+from lmdbloader.store.index import Index
 from lmdbloader.store.opening import IO, DataFile, check_io, open_data, read_manifest
 from lmdbloader.store.rows import Rows, as_array, extremes, parts_of, take
 
@@ -116,7 +116,7 @@ class Reader:
         self.manifest = read_manifest(path)
         try:
             data = open_data(self.path, self.manifest, io)
-            self._use(data, open_index(self.path, self.manifest, io))
+            self._use(data, Index(self.path, self.manifest, io))
         except (FileNotFoundError, IsADirectoryError) as error:
             advice = f"Copy the dataset again; {command('verify', self.path)} suggests other remedies."
             raise CorruptError(f"{error.filename}: is missing. {advice}", path=str(self.path)) from error
@@ -129,11 +129,11 @@ class Reader:
         self.manifest = place.manifest()
         data = place.data_file(io, self.manifest)
         try:
-            index = open_index(self.path, self.manifest, io)
+            index = Index(self.path, self.manifest, io)
             index.check_file()
         except (CorruptError, FileNotFoundError):  # of the copy in the cache
             place.copy_index(self.manifest)
-            index = open_index(self.path, self.manifest, io)
+            index = Index(self.path, self.manifest, io)
         self._use(data, index)
 
     @property
@@ -183,7 +183,7 @@ class Reader:
             other = self.__class__.__new__(self.__class__)
             other._open_remote(self._remote, io)
             return other
-        index = Index(self.path, self.manifest, self.index.file.with_io(io))
+        index = Index(self.path, self.manifest, io, file=self.index.file.with_io(io))
         return self.of_files(self.path, self.manifest, self.data_file.with_io(io), index)
 
     def __len__(self) -> int:
@@ -210,28 +210,38 @@ class Reader:
         """Return uint8 or uint16."""
         return np.dtype(np.uint16 if self.index.value(f"{name}.bits", row) == 16 else np.uint8)
 
+    def origin(self, row: int) -> tuple[Reader, int]:
+        """Return the reader of the dataset that has a sample, and the sample's number there; both for messages."""
+        return self, row
+
     def source(self, row: int) -> str | None:
         """Return the relative path of the file that a sample was made from, None if the dataset has no sources."""
-        return self.index.text("source", row) if self.manifest.with_source else None
+        reader, row = self.origin(row)
+        return reader.index.text("source", row) if reader.manifest.with_source else None
 
     def where(self, name: str, row: int) -> str:
         """Return dataset, field, sample and source, for messages."""
-        source = None
-        with suppress(CorruptError):  # it must not hide what is reported
-            source = self.source(row)
-        return f"{self.place}: field {name!r} of sample {row}" + (f" (from {source})" if source else "")
+        source = self._source_if_sound(row)
+        reader, row = self.origin(row)
+        return f"{reader.place}: field {name!r} of sample {row}" + (f" (from {source})" if source else "")
+
+    def _source_if_sound(self, row: int) -> str | None:
+        """Return `source`; None if the index is damaged there, which must not hide what is reported."""
+        with suppress(CorruptError):
+            return self.source(row)
+        return None
 
     def damaged(self, name: str, row: int, status: int, said: OSError | None = None) -> CorruptError:
         """Return the error for a kernel's status; `said` is the system's error, if known."""
-        reason = self._why_unread(name, row, said) if status == OUT_OF_BOUNDS else DAMAGES[status]
-        if self._remote is not None:
-            file, _ = self.data_file.place(self.index.value(f"{name}.offset", row))
-            advice = f"{self.place}/{file} is damaged, or was replaced. Open the dataset again, or upload it again."
-            return self.corrupt(name, row, f"{reason}. {advice}")
-        advice = (
-            f"{command('verify', self.path)} lists all damage, {command('repair', self.path, 'OUT')} leaves it out."
-        )
-        return self.corrupt(name, row, f"{reason}. {advice}")
+        reader, row = self.origin(row)
+        reason = reader._why_unread(name, row, said) if status == OUT_OF_BOUNDS else DAMAGES[status]
+        if reader._remote is not None:
+            file, _ = reader.data_file.place(reader.index.value(f"{name}.offset", row))
+            advice = f"{reader.place}/{file} is damaged, or was replaced. Open the dataset again, or upload it again."
+        else:
+            path = reader.path
+            advice = f"{command('verify', path)} lists all damage, {command('repair', path, 'OUT')} leaves it out."
+        return reader.corrupt(name, row, f"{reason}. {advice}")
 
     def _why_unread(self, name: str, row: int, said: OSError | None) -> str:
         """Return why a payload was not read."""
@@ -251,12 +261,9 @@ class Reader:
 
     def corrupt(self, name: str, row: int, reason: str) -> CorruptError:
         """Return the error for one payload; it names dataset, field, sample and source."""
-        source = None
-        with suppress(CorruptError):
-            source = self.source(row)
-        return CorruptError(
-            f"{self.where(name, row)}: {reason}", sample=row, field=name, source=source, path=self.place
-        )
+        text, source = f"{self.where(name, row)}: {reason}", self._source_if_sound(row)
+        reader, row = self.origin(row)
+        return CorruptError(text, sample=row, field=name, source=source, path=reader.place)
 
     def _gather_arguments(self, f: Field) -> tuple[Any, Any, int, int, bool]:
         """Return index columns, geometry, tile side, bytes of one tile, and whether Python decodes some payloads."""

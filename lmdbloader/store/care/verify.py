@@ -18,7 +18,7 @@ from lmdbloader.format.digests import read_digest
 from lmdbloader.format.layout import INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX, data_file
 from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, Part, is_signed, part_begins
 from lmdbloader.store.damage import Damage
-from lmdbloader.store.index import Index, open_index
+from lmdbloader.store.index import Index
 from lmdbloader.store.lmdb_file import page_problems
 from lmdbloader.store.opening import DataFile, OpenFile, read_manifest
 from lmdbloader.store.reader import Reader
@@ -185,7 +185,7 @@ def _check_without_manifest(found: _Findings, error: Exception) -> None:
 def _check_index(found: _Findings, manifest: Manifest) -> Index | None:
     """Return the index if all of it is sound."""
     try:
-        index = open_index(found.folder, manifest, "pread")
+        index = Index(found.folder, manifest, "pread")
         index.check_file()
         index.check()
         for names in index.names.values():

@@ -6,9 +6,8 @@ import os
 import random
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from lmdbloader.base.arguments import plain_url
@@ -108,18 +107,11 @@ class Service:
     def pieces(self, name: str) -> Iterator[bytes]:
         """Yield the content of a file in order, by many requests at a time; errors as `get`."""
         nbytes = self.size(name)
-        waiting: deque[Future[bytes]] = deque()
+        starts = range(0, nbytes, _PIECE_NBYTES)
         with ThreadPoolExecutor(_COPYING) as pool:
-            try:
-                for start in range(0, nbytes, _PIECE_NBYTES):
-                    waiting.append(pool.submit(self.get, name, start, min(start + _PIECE_NBYTES, nbytes)))
-                    if len(waiting) > _COPYING:
-                        yield waiting.popleft().result()
-                while waiting:
-                    yield waiting.popleft().result()
-            finally:
-                for request in waiting:
-                    request.cancel()
+            for first in range(0, len(starts), _COPYING):  # so many pieces in memory at a time
+                some = starts[first : first + _COPYING]
+                yield from pool.map(lambda start: self.get(name, start, min(start + _PIECE_NBYTES, nbytes)), some)
 
     def _connect(self) -> tuple[Any, str]:
         """Return the file system and the dataset's path in it.
