@@ -349,23 +349,17 @@ class Pipeline:
         call.set_epoch(epoch)
         call.set_batch_size(batch_size)
         call.set_clock(clock.address)
-        status = call.run() if self.reader.data_file.remote is None else self._run_remote(call, rows, scratch)
+        failed = scratch.failed
+        if self.reader.data_file.remote is None:
+            status = call.run()
+        else:
+            status = self.reader.run(
+                self.fields, rows, call.run,
+                lambda: (self.fields[failed[at.FAILED_FIELD]], int(rows[failed[at.FAILED_ROW]])),
+            )  # fmt: skip
         scratch.call = call
         if status:
-            failed = scratch.failed
             raise self._error(status, int(rows[failed[at.FAILED_ROW]]), int(failed[at.FAILED_FIELD]))
-
-    def _run_remote(self, call: _Call, rows: I64, scratch: Scratch) -> int:
-        """Make a call for rows of a dataset at a URL; payloads that are damaged are fetched again."""
-        tried: set[tuple[str, int]] = set()
-        while True:
-            with self.reader.bringing(self.fields, rows):
-                status: int = call.run()
-            if not status or status in _UNSUITED:
-                return status
-            failed = scratch.failed
-            if not self.reader.renew(self.fields[failed[at.FAILED_FIELD]], int(rows[failed[at.FAILED_ROW]]), tried):
-                return status
 
     def trace(self, rows: I64, samples: I64, epoch: int, image: int, *, of_boxes: bool) -> list[list[Any]]:
         """Return where the transforms move places of an image, [x, y] of each sample: axis, factor, term, limits.

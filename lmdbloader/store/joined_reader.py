@@ -106,11 +106,6 @@ class JoinedReader(Reader):
             file = WindowFile(file, self.path)
         self._use(file, _JoinedIndex(readers, self.manifest, [file.begins[k] for k in np.cumsum([0, *counts])[:-1]]))
 
-    @property
-    def on_disk(self) -> tuple[Path, ...]:
-        """See `Reader.on_disk`; those of all datasets."""
-        return tuple(path for reader in self.readers for path in reader.on_disk)
-
     def with_io(self, io: IO) -> JoinedReader:
         """See `Reader.with_io`."""
         if check_io(io) == self.io:

@@ -98,7 +98,7 @@ class OpenFile:
     """A file, even if another one has its name since; closed with the last reference to this object.
 
     Attributes:
-        name: For messages.
+        path: The file's; of one at a URL, of what is kept of it on the disk.
         descriptor: The file's.
         nbytes: Its length when it was opened.
         remote: What fetches the bytes of a file at a URL; None for one on a disk.
@@ -112,7 +112,7 @@ class OpenFile:
         Raises:
             FormatError: It is not a regular file.
         """
-        self.name, self.descriptor = path.name, _open(path) if descriptor is None else descriptor
+        self.path, self.descriptor = path, _open(path) if descriptor is None else descriptor
         weakref.finalize(self, _close, self.descriptor)
         self.nbytes = os.fstat(self.descriptor).st_size
 
@@ -139,7 +139,7 @@ class OpenFile:
 
     def place(self, at: int) -> tuple[str, int]:
         """Return the name of the dataset's file that holds a byte, and its place there."""
-        return self.name, at
+        return self.path.name, at
 
 
 class DataFile:
@@ -229,7 +229,7 @@ class DataFile:
         """
         if lost := self.lost():
             file, nbytes = lost
-            raise wrong_size(self._path / file.name, nbytes, file.nbytes, self._path)
+            raise wrong_size(file.path, nbytes, file.nbytes, self._path)
         return DataFile(self.files, io, self._path)
 
     def for_kernels(self) -> tuple[int, int, int, int]:

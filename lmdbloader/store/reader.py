@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -149,9 +149,7 @@ class Reader:
     @property
     def on_disk(self) -> tuple[Path, ...]:
         """The files on a disk with the payloads; of a dataset at a URL, the one with what is cached."""
-        if self._remote is not None:
-            return (self._remote.data_path,)
-        return tuple(self.path / name for name in self.manifest.data_files)
+        return tuple(file.path for file in self.data_file.files)
 
     def _use(self, file: DataFile, index: Index) -> None:
         self.io = file.io
@@ -249,7 +247,7 @@ class Reader:
         is_inside = 0 <= at <= self.data_file.nbytes - nbytes
         try:
             if lost := self.data_file.lost():
-                return f"{lost[0].name} was cut to {lost[1]} bytes after it was opened"
+                return f"{lost[0].path.name} was cut to {lost[1]} bytes after it was opened"
             if said is None and is_inside:
                 self.data_file.read(at, nbytes)
         except OSError as error:
@@ -387,39 +385,45 @@ class Reader:
         if self.io == "pread":
             call.room = self._room(int(self.lengths(name, "stored_nbytes", rows).max(initial=0)))
             call.set_room(call.room)
-        run = call.run if self.data_file.remote is None else partial(self._run_remote, call, name, rows)
-        status, failed = run(), int(call.failed[0])
+        if self.data_file.remote is None:
+            status = call.run()
+        else:
+            status = self.run((name,), rows, call.run, lambda: (name, int(rows[int(call.failed[0])])))
+        failed = int(call.failed[0])
         waiting.append(call)
         if status:
             raise self.damaged(name, int(rows[failed]), status)
 
-    def _run_remote(self, call: _Call, name: str, rows: I64) -> int:
-        """Make a call for payloads of a dataset at a URL; those that are damaged are fetched again."""
-        tried: set[tuple[str, int]] = set()
-        while True:
-            with self.bringing((name,), rows):
-                status: int = call.run()
-            if not status or not self.renew(name, int(rows[int(call.failed[0])]), tried):
-                return status
+    def run(
+        self, names: Sequence[str], rows: I64, run: Callable[[], int], failed: Callable[[], tuple[str, int]]
+    ) -> int:
+        """Make a call of a kernel; payloads of a dataset at a URL that are damaged are fetched again.
 
-    @contextmanager
-    def bringing(self, names: Sequence[str], rows: I64) -> Iterator[None]:
-        """Bring the payloads of fields of a dataset at a URL here, and keep them for the block.
+        Args:
+            names: The fields whose payloads it reads, which are brought here before and stay while it runs.
+            rows: (n,) their samples.
+            run: The call, which returns a status.
+            failed: Returns field and sample of the payload that a status other than 0 is about.
 
         Raises:
             LmdbloaderError: They cannot be fetched, or there is no room for them.
         """
-        remote = self.data_file.remote
-        if remote is None or remote.is_complete:
-            yield
-            return
-        ranges = self.ranges(names, rows)
-        release = remote.hold(*ranges)
-        try:
-            remote.bring(*ranges)
-            yield
-        finally:
-            release()
+        remote, tried = self.data_file.remote, set[tuple[str, int]]()
+        while True:
+            if remote is None or remote.is_complete:
+                status = run()
+            else:
+                ranges = self.ranges(names, rows)
+                release = remote.hold(*ranges)
+                try:
+                    remote.bring(*ranges)
+                    status = run()
+                finally:
+                    release()
+            if remote is None or status not in DAMAGES or (damaged := failed()) in tried:
+                return status
+            tried.add(damaged)
+            self.renew(*damaged)
 
     def ranges(self, names: Sequence[str], rows: I64) -> tuple[I64, I64]:
         """Return where the payloads of fields begin and end in the file, (n,) each, without empty ones."""
@@ -434,17 +438,14 @@ class Reader:
         kept = nbytes > 0
         return starts[kept], (starts + nbytes)[kept]
 
-    def renew(self, name: str, row: int, tried: set[tuple[str, int]]) -> bool:
-        """Fetch a damaged payload again; False if the file is on a disk, or if it is among those that were tried.
+    def renew(self, name: str, row: int) -> None:
+        """Fetch a damaged payload of a dataset at a URL again.
 
         Raises:
             LmdbloaderError: It cannot be fetched.
         """
-        if self.data_file.remote is None or (name, row) in tried:
-            return False
-        tried.add((name, row))
-        self.data_file.remote.renew(*self.ranges((name,), np.array([row], np.int64)))
-        return True
+        if self.data_file.remote is not None:
+            self.data_file.remote.renew(*self.ranges((name,), np.array([row], np.int64)))
 
     def _prepare(self, name: str, rows: I64, out: npt.NDArray[np.uint8], start: I64, nbytes: I64) -> _Call:
         """Return the call for one thread; these rows, memory and places are an example."""
@@ -584,19 +585,16 @@ class Reader:
             return np.ascontiguousarray(whole[:, top : top + height, left : left + width])
         nbytes = int(self.lengths(name, "stored_nbytes", np.array([row]))[0])
         out = np.empty((channels, height, width), dtype)
-        tried, file = set[tuple[str, int]](), (*self.data_file.for_kernels(), 0)
-        while True:
-            with self.bringing((name,), np.array([row], np.int64)):
-                status = entries.read_window(
-                    file, int(a[f"{name}.offset"][row]), nbytes, a[f"{name}.checksum"][row], codec, True,
-                    (full_height, full_width, channels, dtype.itemsize), tile, (top, top + height, left, left + width),
-                    out.reshape(-1).view(np.uint8), self._room(nbytes), np.empty(tile * tile * 6, np.uint8),
-                    np.empty(self.jpeg_room(name), np.uint8),
-                )  # fmt: skip
-            if not status:
-                return out
-            if not self.renew(name, row, tried):
-                raise self.damaged(name, row, status)
+        run = partial(
+            entries.read_window, (*self.data_file.for_kernels(), 0),
+            int(a[f"{name}.offset"][row]), nbytes, a[f"{name}.checksum"][row], codec, True,
+            (full_height, full_width, channels, dtype.itemsize), tile, (top, top + height, left, left + width),
+            out.reshape(-1).view(np.uint8), self._room(nbytes), np.empty(tile * tile * 6, np.uint8),
+            np.empty(self.jpeg_room(name), np.uint8),
+        )  # fmt: skip
+        if status := self.run((name,), np.array([row], np.int64), run, lambda: (name, row)):
+            raise self.damaged(name, row, status)
+        return out
 
     def _codec_of(self, name: str, row: int, number: np.uint8) -> CodecEntry:
         try:
@@ -668,7 +666,8 @@ class Reader:
             is_intact = checksum(data) == int(columns[CHECKSUM][row])
             clock.tick(clock_words.VERIFY)
             if not is_intact:
-                if again and self.renew(name, row, set()):
+                if again and self.data_file.remote is not None:
+                    self.renew(name, row)
                     return self.stored_bytes(name, row, verify=verify, clock=clock, again=False)
                 raise self.damaged(name, row, BAD_CHECKSUM)
         return data
