@@ -168,10 +168,10 @@ def test_more_names_of_classes_than_a_manifest_holds_are_refused_before_anything
 ) -> None:
     for number in range(8):
         save(src / f"{number}{'x' * 200}" / "1.png", noise(4, 4, seed=number))
-    monkeypatch.setattr("lmdbloader.format.manifest._SPARE_NBYTES", 1000)
-    monkeypatch.setattr("lmdbloader.format.manifest.MAX_MANIFEST_NBYTES", 2500)
+    for module in ("store.opening", "format.manifest"):
+        monkeypatch.setattr(f"lmdbloader.{module}.MAX_MANIFEST_NBYTES", 1600)
     for make in (lambda: convert(src, out), lambda: lmdbloader.estimate(src)):
-        with pytest.raises(OptionError, match=r"the names of 8 classes, more than a reader accepts: 2,500 bytes"):
+        with pytest.raises(OptionError, match=r"the names of 8 classes, more than a reader accepts: 1,600 bytes"):
             make()
     assert os.listdir(out.parent) == [src.name]
 

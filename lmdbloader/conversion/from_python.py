@@ -48,7 +48,7 @@ from lmdbloader.conversion.tasks import Part
 from lmdbloader.conversion.writing_thread import WritingThread
 from lmdbloader.errors import DestinationError, LmdbloaderError, OptionError
 from lmdbloader.fields import FieldType
-from lmdbloader.format.manifest import Description, check_fits, field_json, parse_field
+from lmdbloader.format.manifest import Description, field_json, parse_field
 from lmdbloader.images.decode import AlphaPolicy, DecodePolicy
 from lmdbloader.store import (
     PartFacts,
@@ -219,7 +219,7 @@ def write(
     if prepare is not None:
         options["prepare"] = getattr(prepare, "__qualname__", type(prepare).__qualname__)
     made_by = {"lmdbloader": __version__, "layout": "python", "options": options}
-    check_fits(Description(tuple(schema), False, names, made_by))
+    Description(tuple(schema), False, names, made_by).to_json()  # refuses very many names
     job = _Job(
         out,
         source,

@@ -26,8 +26,6 @@ from lmdbloader.format.layout import (
 )
 
 MAX_MANIFEST_NBYTES = 64 * 1024 * 1024
-# The room that `check_fits` leaves for what is not known before a dataset is written: digests, codecs, counts.
-_SPARE_NBYTES = 2**16
 _HALVES = re.compile("[\ud800-\udfff]")
 # Before the digest of a text.
 _SIGNATURE = b',\n "%s": '
@@ -78,7 +76,11 @@ class Description:
     made_by: Mapping[str, Any]
 
     def to_json(self) -> bytes:
-        """Return the bytes of the entry in data.mdb; its last key is the digest of all before it."""
+        """Return the bytes of the entry in data.mdb; its last key is the digest of all before it.
+
+        Raises:
+            OptionError: It is too large for a reader: there are too many names of classes, or too long ones.
+        """
         return signed(_description_json(self), "description_digest")
 
 
@@ -229,19 +231,6 @@ def signed(body: Mapping[str, Any], key: str) -> bytes:
 
 def _sign(head: bytes, key: str) -> bytes:
     return head + _SIGNATURE % key.encode() + f'"{digest_of(head)}"\n}}\n'.encode()
-
-
-def check_fits(description: Description) -> None:
-    """Check, before a dataset is written, that readers will accept its manifest.
-
-    Args:
-        description: As far as it is known; `made_by` and `fields` may still get a few entries.
-
-    Raises:
-        OptionError: It is too large: there are too many names of classes, or too long ones.
-    """
-    spare = {"spare": "x" * _SPARE_NBYTES}
-    replace(description, made_by={**description.made_by, **spare}).to_json()
 
 
 def _description_json(d: Description) -> dict[str, Any]:
