@@ -6,7 +6,6 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.format.index import Facts, IndexLayout
-from lmdbloader.format.layout import index_columns, index_schema
+from lmdbloader.format.layout import index_columns
 from lmdbloader.format.manifest import Manifest
 from lmdbloader.store.index import Index, Names, Texts
 from lmdbloader.store.opening import IO, DataFile, OpenFile, check_io
 from lmdbloader.store.reader import Reader
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from lmdbloader.store.remote.blocks import Blocks
 
 I64 = npt.NDArray[np.int64]
@@ -36,7 +33,7 @@ class _JoinedIndex(Index):
         expected = index_columns(manifest.fields, with_source=manifest.with_source)
         indexes, where = [reader.index for reader in readers], readers[0].place
         self.column_names, self._blocks = tuple(expected), None
-        self._manifest, self._readers = manifest, readers
+        self._manifest, self._path = manifest, readers[0].path
         self.columns, self.texts, self.names = {}, {}, {}
         for name in expected:
             if name in indexes[0].columns:
@@ -49,23 +46,6 @@ class _JoinedIndex(Index):
             else:
                 self.names[name] = _joined_names([index.names[name] for index in indexes], where)
         self.facts = manifest.index.facts
-
-    @cached_property
-    def batch(self) -> pa.RecordBatch:
-        """All columns, with one row per sample; imports pyarrow."""
-        import pyarrow as pa
-
-        manifest = self._manifest
-        schema = index_schema(manifest.fields, with_source=manifest.with_source)
-        tables = [pa.Table.from_batches([r.index.batch]).select(schema.names).cast(schema) for r in self._readers]
-        table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
-        return pa.RecordBatch.from_arrays([_one(column) for column in table.columns], schema=schema)
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    import pyarrow as pa
-
-    return column.chunk(0) if column.num_chunks == 1 else pa.array([], column.type)
 
 
 class JoinedReader(Reader):
