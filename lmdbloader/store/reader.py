@@ -385,14 +385,14 @@ class Reader:
         if self.io == "pread":
             call.room = self._room(int(self.lengths(name, "stored_nbytes", rows).max(initial=0)))
             call.set_room(call.room)
-        if self.data_file.remote is None:
-            status = call.run()
-        else:
-            status = self.run((name,), rows, call.run, lambda: (name, int(rows[int(call.failed[0])])))
+        status = call.run() if self.data_file.remote is None else self._run(call, name, rows)
         failed = int(call.failed[0])
         waiting.append(call)
         if status:
             raise self.damaged(name, int(rows[failed]), status)
+
+    def _run(self, call: _Call, name: str, rows: I64) -> int:
+        return self.run((name,), rows, call.run, lambda: (name, int(rows[int(call.failed[0])])))
 
     def run(
         self, names: Sequence[str], rows: I64, run: Callable[[], int], failed: Callable[[], tuple[str, int]]
