@@ -175,16 +175,20 @@ class Blocks:
         return texts.bytes_at + low, high - low
 
 
+#: Of rows that are verified.
+VERIFIED = Blocks((), 0, np.empty(0, np.uint8), (0, 0, -1, 0))
+
+
 class Texts:
     """A column of texts in UTF-8, verified when they are read."""
 
-    def __init__(self, offsets: I64, data: U8, blocks: Blocks | None, where: str) -> None:
+    def __init__(self, offsets: I64, data: U8, blocks: Blocks, where: str) -> None:
         """Take the columns.
 
         Args:
             offsets: (n + 1,); text i is data[offsets[i]:offsets[i + 1]].
             data: (m,) uint8.
-            blocks: That verify its rows; None if they are verified.
+            blocks: That verify its rows.
             where: The dataset's, for messages.
         """
         self._offsets, self._data, self._blocks, self._where = offsets, data, blocks, where
@@ -193,14 +197,12 @@ class Texts:
         return len(self._offsets) - 1
 
     def __getitem__(self, row: int) -> str:
-        if self._blocks is not None:
-            self._blocks.check(row)
+        self._blocks.check(row)
         return self._decoded([self._data[self._offsets[row] : self._offsets[row + 1]].tobytes()])[0]
 
     def columns(self) -> tuple[I64, U8]:
         """Return the offsets (n + 1,) and the bytes of all texts."""
-        if self._blocks is not None:
-            self._blocks.check()
+        self._blocks.check()
         return self._offsets, self._data
 
     def to_list(self) -> list[str]:
@@ -222,23 +224,21 @@ class Texts:
 class Names:
     """A column of texts that repeat: a number for each row, and the texts by number."""
 
-    def __init__(self, codes: npt.NDArray[np.int32], texts: Texts, blocks: Blocks | None) -> None:
-        """Take the column: numbers (n,) of the texts, verified by `blocks` if they are not yet."""
+    def __init__(self, codes: npt.NDArray[np.int32], texts: Texts, blocks: Blocks) -> None:
+        """Take the column: numbers (n,) of the texts, which `blocks` verify."""
         self._codes, self.texts, self._blocks = codes, texts, blocks
 
     def __len__(self) -> int:
         return len(self._codes)
 
     def __getitem__(self, row: int) -> str:
-        if self._blocks is not None:
-            self._blocks.check(row)
+        self._blocks.check(row)
         return self.texts[int(self._codes[row])]
 
     @property
     def codes(self) -> npt.NDArray[np.int32]:
         """The numbers (n,) of the texts."""
-        if self._blocks is not None:
-            self._blocks.check()
+        self._blocks.check()
         return self._codes
 
 
@@ -275,9 +275,7 @@ class Index:
         # Memory without content until it is used, into which blocks are read.
         self._content = np.empty(file.nbytes, np.uint8) if file.io == "pread" else file.data
         layout = manifest.index
-        self._blocks: Blocks | None = self._blocks_of(
-            layout.columns, manifest.num_samples, layout.block_digests, "rows {} to {}"
-        )
+        self._blocks = self._blocks_of(layout.columns, manifest.num_samples, layout.block_digests, "rows {} to {}")
         self._take(layout.columns)
         self.facts = layout.facts
 
@@ -318,8 +316,7 @@ class Index:
 
     def check(self, rows: Rows | int | None = None) -> None:
         """Verify rows that are not verified yet; see `Blocks.check`."""
-        if self._blocks is not None:
-            self._blocks.check(rows)
+        self._blocks.check(rows)
 
     def check_file(self) -> None:
         """Read the whole file, and compare its digest with the manifest's.

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from lmdbloader.format.index import Facts, IndexLayout
 from lmdbloader.format.layout import index_columns
 from lmdbloader.format.manifest import Manifest
-from lmdbloader.store.index import Index, Names, Texts
+from lmdbloader.store.index import VERIFIED, Index, Names, Texts
 from lmdbloader.store.opening import IO, DataFile, OpenFile, check_io
 from lmdbloader.store.reader import Reader
 
@@ -32,7 +32,7 @@ class _JoinedIndex(Index):
         """Join the indexes of readers; `begins` has the offset at which the data of each reader begins."""
         expected = index_columns(manifest.fields, with_source=manifest.with_source)
         indexes, where = [reader.index for reader in readers], readers[0].place
-        self.column_names, self._blocks = tuple(expected), None
+        self.column_names, self._blocks = tuple(expected), VERIFIED
         self._manifest, self._path = manifest, readers[0].path
         self.columns, self.texts, self.names = {}, {}, {}
         for name in expected:
@@ -201,14 +201,14 @@ def _joined_texts(columns: Sequence[Texts], where: str) -> Texts:
         ends.append(offsets[1:] + (total - first))
         data.append(texts[first:last])
         total += last - first
-    return Texts(_read_only(np.concatenate(ends)), _read_only(np.concatenate(data)), None, where)
+    return Texts(_read_only(np.concatenate(ends)), _read_only(np.concatenate(data)), VERIFIED, where)
 
 
 def _joined_names(columns: Sequence[Names], where: str) -> Names:
     shifts = np.cumsum([0, *(len(column.texts) for column in columns)])
     codes = [column.codes + np.int32(shift) for column, shift in zip(columns, shifts[:-1], strict=True)]
     texts = _joined_texts([column.texts for column in columns], where)
-    return Names(_read_only(np.concatenate(codes)), texts, None)
+    return Names(_read_only(np.concatenate(codes)), texts, VERIFIED)
 
 
 def _joined_facts(readers: Sequence[Reader], name: str) -> Facts:

@@ -15,7 +15,7 @@ import numpy as np
 from lmdbloader.base import system
 from lmdbloader.base.limits import no_address_space
 from lmdbloader.errors import OptionError
-from lmdbloader.store.opening import IO, DataFile
+from lmdbloader.store.opening import DataFile
 from lmdbloader.store.remote.blocks import ABSENT, I64, PRESENT, Blocks
 
 # Small, because samples in random order need little of their neighbours.
@@ -141,10 +141,6 @@ class WindowFile(DataFile):
         super().__init__(source.files, "pread", path)
         self.io, self.remote = "mmap", Window(source, path)
         self.data, self._guards = self.remote.data, []
-
-    def with_io(self, io: IO) -> WindowFile:
-        """Return the same file."""
-        return self
 
     def is_cached(self, at: int) -> bool | None:
         """See `DataFile.is_cached`."""
