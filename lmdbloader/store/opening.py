@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -217,8 +218,9 @@ class DataFile:
         words = np.concatenate([head, np.array(rows, np.int64).ravel(), NUM_ENTRY * numbers])
         return words
 
+    @cached_property
     def tells_residency(self) -> bool:
-        """Return whether the system says truthfully which pages of the map are in memory."""
+        """Whether the system says truthfully which pages of the map are in memory."""
         return all(system.tells_residency(file.descriptor) for file in self.files)
 
     def with_io(self, io: IO) -> DataFile:

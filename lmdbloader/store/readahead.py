@@ -225,7 +225,7 @@ class Readahead:
                 return is_here
         if self._file.io == "pread":
             return all(map(self._file.is_cached, starts.tolist()))
-        if not self._file.tells_residency():
+        if not self._file.tells_residency:
             return False
         return not entries.any_absent(self._file.data.ctypes.data, starts, mmap.PAGESIZE, self._probe)
 
