@@ -107,10 +107,10 @@ def test_a_dataset_that_cannot_be_mapped_is_read_without_a_map(tmp_path: Path) -
     assert said.splitlines()[-1] == "tensor(3, dtype=torch.uint8)"
 
 
-# The command in a process that has imported what it needs: below that size, CPython itself may crash while it compiles.
+# The command in a process that has imported what it needs: below that size, CPython and Arrow themselves may crash.
 COMMAND = """
 import re, resource, sys
-import lmdb, numba, numpy, pyarrow
+import lmdb, numba, numpy, pyarrow.compute
 import lmdbloader.cli
 import lmdbloader.cli.convert, lmdbloader.conversion.part_writers, lmdbloader.conversion.pool
 
