@@ -94,8 +94,6 @@ NOT_EMULATED = (
     "test_store_readahead.py::test_will_need_brings_samples_in_but_no_large_tiled_image",
     # The store at which torchrun's processes meet does not answer; other tests there fork the processes.
     "test_loader_ranks.py::test_an_epoch_goes_through_groups_of_all_sizes",
-    # It gives no process a limit of the address space.
-    "test_store_joined_file.py::test_too_little_address_space_is_explained",
     # It has less address space.
     "test_conversion_from_python.py::test_samples_of_every_origin_keep_their_order[too long]",
 )

@@ -52,8 +52,7 @@ def put_index(dataset: Path, batch: pa.RecordBatch) -> None:
         writer.write_batch(batch)
     content = index.read_bytes()
     layout, _ = lay_out(content, manifest.fields, with_source=manifest.with_source)
-    sizes, digest = {**manifest.sizes, "index_nbytes": len(content)}, digest_of(content)
-    changed = replace(manifest, sizes=sizes, index_digest=digest, index=layout)
+    changed = replace(manifest, index_digest=digest_of(content), index=layout)
     (dataset / "manifest.json").write_bytes(changed.to_json())
 
 

@@ -8,13 +8,8 @@ from lmdbloader.format.index import NAMES, TEXT, ColumnAt, Facts, IndexLayout, T
 from lmdbloader.format.layout import Field, index_columns
 
 
-def nbytes_of(num_rows: int) -> int:
-    """Return the least bytes of an index whose columns are as `layout_of` says."""
-    return 8 * (num_rows + 1)
-
-
 def layout_of(fields: Sequence[Field], *, with_source: bool, num_rows: int) -> IndexLayout:
-    """Return a layout with all columns at the beginning of the file, and raw payloads of 3 bytes."""
+    """Return a layout with all columns at the beginning of a file that is as short as possible, and raw payloads."""
     digests = "0123456789abcdef" * num_blocks(num_rows)
     columns = []
     for name, kind in index_columns(fields, with_source=with_source).items():
@@ -28,4 +23,4 @@ def layout_of(fields: Sequence[Field], *, with_source: bool, num_rows: int) -> I
             extremes = {name: (one[name], one[name]) if num_rows else (0, 0) for name in extremes_of(f)}
             totals = {"stored_nbytes": 3 * num_rows, "raw_nbytes": 3 * num_rows}
             facts[f.name] = Facts((0,) if num_rows else (), extremes, totals, 0, (0, 0, 0))
-    return IndexLayout(tuple(columns), digests, facts)
+    return IndexLayout(8 * (num_rows + 1), tuple(columns), digests, facts)

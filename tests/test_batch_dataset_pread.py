@@ -83,7 +83,7 @@ def test_every_field_reads_the_same(written: Path, io: Any) -> None:
     for a, b in zip(ds, other, strict=True):
         for name, x, y in zip(EACH, a, b, strict=True):
             assert torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y, name
-    assert len(ds.reader.data) == (0 if io == "pread" else os.path.getsize(written / "data.mdb"))
+    assert len(ds.reader.data_file.data) == (0 if io == "pread" else os.path.getsize(written / "data.mdb"))
 
 
 @IO

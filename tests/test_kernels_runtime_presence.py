@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from lmdbloader.base.system import POPULATE_READ, resident_pages
 from lmdbloader.kernels.runtime.guard_words import LENGTH, LOOKS, NUM_HEAD, POPULATE
 from lmdbloader.kernels.runtime.presence import forget, is_there, look
-from lmdbloader.store.opening import DataFile
+from lmdbloader.store.opening import DataFile, OpenFile
 
 PAGE = mmap.PAGESIZE
 NUM_PAGES = 300
@@ -29,10 +29,9 @@ class Guarded:
     """A mapped file and its guard."""
 
     def __init__(self, path: Path, populate: int = POPULATE_READ) -> None:
-        self.file = DataFile(path, "mmap")
+        self.file = DataFile([OpenFile(path)], "mmap", path)
         self.base, _, _, self.guard = self.file.for_kernels()
-        self.words = self.file._guard
-        assert self.words is not None
+        self.words = self.file._words
         self.words[POPULATE] = populate
         self.words[LOOKS] = 1
 
@@ -40,7 +39,6 @@ class Guarded:
         return bool(is_there(self.guard, self.base, np.int64(at), np.int64(nbytes)))
 
     def marked(self) -> set[int]:
-        assert self.words is not None
         bits = np.unpackbits(self.words[NUM_HEAD:].view(np.uint8), bitorder="little")
         return set(np.flatnonzero(bits).tolist())
 

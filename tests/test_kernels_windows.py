@@ -140,7 +140,7 @@ def scan_jpeg(recorder: Recorder, file: bytes) -> None:
 
 def read_payloads(recorder: Recorder, reader: Reader) -> None:
     """Read an image, and a window of one."""
-    recorder.known = [reader.data]
+    recorder.known = [reader.data_file.data]
     reader.read_image("image", 1)
     reader.read_crop("image", 2, top=3, left=4, height=20, width=24)
     recorder.known = []

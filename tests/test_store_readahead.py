@@ -149,7 +149,10 @@ def test_will_need_brings_samples_in_but_no_large_tiled_image(cold: Reader, io: 
 
 def cold_at(reader: Reader, at: int) -> bool:
     found = np.ones(1, np.uint8)
-    return system.resident_pages((reader.data.ctypes.data + int(at)) & -mmap.PAGESIZE, 1, found) and not found[0] & 1
+    return (
+        system.resident_pages((reader.data_file.data.ctypes.data + int(at)) & -mmap.PAGESIZE, 1, found)
+        and not found[0] & 1
+    )
 
 
 def test_there_is_one_thread_and_close_ends_it(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +233,7 @@ def test_a_file_that_cannot_be_read_ends_the_ticket(reader: Reader, io: Any, tmp
     readahead = Readahead(reader.with_io(io), ["image"])
     folder = os.open(tmp_path, os.O_RDONLY)
     try:
-        os.dup2(folder, readahead._file.descriptor)
+        os.dup2(folder, readahead._file.files[0].descriptor)
     finally:
         os.close(folder)
     assert readahead.load(SMALL).wait(20)

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 
 from lmdbloader import LMDBDataset, Loader, QuasiRandom
 from lmdbloader.base import system
-from lmdbloader.store.opening import DataFile
+from lmdbloader.store.opening import DataFile, OpenFile
 from lmdbloader.store.remote import cache as cache_module
 from lmdbloader.store.remote import window as window_module
 from lmdbloader.store.remote.window import WindowFile
@@ -185,11 +185,11 @@ def test_forks_have_windows_of_their_own(server: Server, local: LMDBDataset, tmp
     assert torch.equal(torch.cat(images), epoch(local, 0, "sequential"))
 
 
-class Slow(DataFile):
+class Slow(OpenFile):
     """A file of numbers that takes its time, and counts how many blocks of it are read."""
 
     def __init__(self, nbytes: int) -> None:
-        self.nbytes, self.num_read = nbytes, 0
+        self.path, self.descriptor, self.nbytes, self.num_read = Path("slow"), -1, nbytes, 0
 
     def read(self, at: int, nbytes: int) -> bytes:
         self.num_read += 1
@@ -201,7 +201,7 @@ def test_what_is_held_is_there_for_every_thread(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(window_module, "_SPARE", 2)
     monkeypatch.setattr(window_module, "_FREED", 1)
     count = 64
-    file = WindowFile(Slow(count * 2**16), tmp_path)
+    file = WindowFile(DataFile([Slow(count * 2**16)], "pread", tmp_path), tmp_path)
     wrong: list[int] = []
 
     def read(seed: int) -> None:

@@ -223,8 +223,11 @@ def test_a_lost_part_is_left_out(path: Path, tmp_path: Path, name: str) -> None:
 
 def test_wrong_numbers_in_a_manifest_that_was_signed_again_are_repaired(path: Path) -> None:
     before, manifest = bytes_of(path), read_manifest(path)
-    for name in ("payload_nbytes", "raw_nbytes"):
-        changed = dataclasses.replace(manifest, sizes={**manifest.sizes, name: 1})
+    name, facts = next(iter(manifest.index.facts.items()))
+    for total in ("stored_nbytes", "raw_nbytes"):
+        wrong = dataclasses.replace(facts, totals={**facts.totals, total: 1})
+        index = dataclasses.replace(manifest.index, facts={**manifest.index.facts, name: wrong})
+        changed = dataclasses.replace(manifest, index=index)
         (path / MANIFEST_FILE).write_bytes(changed.to_json())
         assert not verify(path).is_sound
         assert MANIFEST_FILE in repair(path).replaced

@@ -167,7 +167,7 @@ class Pipeline:
         self.seed, self._verify = check_seed(seed), verify
         self._seed = np.uint64(self.seed)
         self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
-        self._file = reader.file
+        self._file = reader.data_file.for_kernels()
         self._most = np.zeros(4, np.int64)
         self._has_files = any(map(reader.has_in_python, self.fields))
         self.outputs = self._measure(channels_last)
@@ -337,22 +337,16 @@ class Pipeline:
         scratch.set_epoch(epoch)
         scratch.set_batch_size(batch_size)
         scratch.set_clock(clock.address)
-        status = scratch.run() if self.reader.data_file.remote is None else self._run_remote(rows, scratch)
+        failed = scratch.failed
+        if self.reader.data_file.remote is None:
+            status = scratch.run()
+        else:
+            status = self.reader.run(
+                self.fields, rows, scratch.run,
+                lambda: (self.fields[failed[at.FAILED_FIELD]], int(rows[failed[at.FAILED_ROW]])),
+            )  # fmt: skip
         if status:
-            failed = scratch.failed
             raise self._error(status, int(rows[failed[at.FAILED_ROW]]), int(failed[at.FAILED_FIELD]))
-
-    def _run_remote(self, rows: I64, scratch: Scratch) -> int:
-        """Make a call for rows of a dataset at a URL; payloads that are damaged are fetched again."""
-        tried: set[tuple[str, int]] = set()
-        while True:
-            with self.reader.bringing(self.fields, rows):
-                status: int = scratch.run()
-            if not status or status in _UNSUITED:
-                return status
-            failed = scratch.failed
-            if not self.reader.renew(self.fields[failed[at.FAILED_FIELD]], int(rows[failed[at.FAILED_ROW]]), tried):
-                return status
 
     def trace(self, rows: I64, samples: I64, epoch: int, image: int, *, of_boxes: bool) -> list[list[Any]]:
         """Return where the transforms move places of an image, [x, y] of each sample: axis, factor, term, limits.

@@ -41,8 +41,7 @@ def _show(report: Report) -> None:
     stored_as = ", ".join(f"{count} {name}" for name, count in report.stored_as.items())
     samples = counted(report.num_samples, "sample")
     ratio = sizes["data_nbytes"] / max(sizes["payload_nbytes"], 1)
-    grown = f"; the map was grown {counted(report.map_growths, 'time')}" if report.map_growths else ""
-    say(f"{report.path}: {samples} in {report.seconds:.1f} s ({rate:.1f} inputs/s){grown}")
+    say(f"{report.path}: {samples} in {report.seconds:.1f} s ({rate:.1f} inputs/s)")
     print(
         f"  pixels   {show_nbytes(sizes['raw_nbytes'])}, stored as {show_nbytes(sizes['payload_nbytes'])} ({stored_as})"
     )

@@ -46,7 +46,7 @@ from lmdbloader.conversion.storage import PIXELS, WriteMode
 from lmdbloader.conversion.tasks import Part
 from lmdbloader.errors import DestinationError, LmdbloaderError, OptionError
 from lmdbloader.fields import FieldType
-from lmdbloader.format.manifest import Description, check_fits, field_json, parse_field
+from lmdbloader.format.manifest import Description, field_json, parse_field
 from lmdbloader.images.decode import AlphaPolicy, DecodePolicy
 from lmdbloader.store import (
     Work,
@@ -215,7 +215,7 @@ def write(
         options["prepare"] = getattr(prepare, "__qualname__", type(prepare).__qualname__)
     made_by = {"lmdbloader": __version__, "layout": "python", "options": options}
     description = Description(tuple(schema), False, names, made_by)
-    check_fits(description)
+    description.to_json()  # refuses very many names
     recipe = replace(recipe, fields=description.fields, storages=storages)
     job = _Job(out, source, recipe, asked, description, num_workers, threads, overwrite)
     if source.is_indexed and not (overwrite or restart) and (finished := _find_finished(job, work)) is not None:
@@ -331,7 +331,7 @@ def _find_finished(job: _Job, work: Work) -> Written | None:
         return None
     manifest = read_manifest(job.out)
     work.discard()
-    return Written(manifest.num_samples, manifest.sizes, 0, manifest.content_digest)
+    return Written(manifest.num_samples, manifest.sizes, manifest.content_digest)
 
 
 def _continues(job: _Job, work: Work) -> bool:

@@ -625,7 +625,6 @@ def _report(
         codecs={f.name: f.codec for f in of if f.codec},
         sizes=written.sizes,
         map_nbytes=saved.decisions.map_nbytes,
-        map_growths=written.map_growths,
         skipped=skipped,
         ignored=listing.ignored,
         seconds=seconds,

@@ -27,7 +27,7 @@ from lmdbloader.conversion.trial import Tried, data_nbytes, make_guess
 from lmdbloader.errors import ImageError, OptionError, SourceError
 from lmdbloader.format.codecs import check_codec
 from lmdbloader.format.layout import MAX_NAMES, Field, Kind, make_field
-from lmdbloader.format.manifest import Description, check_fits
+from lmdbloader.format.manifest import Description
 from lmdbloader.store import estimate_map_nbytes, map_nbytes_of
 
 _TRIAL_SOURCES = 8
@@ -112,7 +112,7 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
         listing = with_classes(listing, options.classes)
     _refuse_many(listing.sources)
     if listing.classes:
-        check_fits(Description((), True, {"labels": tuple(listing.classes)}, {}))
+        Description((), True, {"labels": tuple(listing.classes)}, {}).to_json()  # refuses very many names
     num_workers = choose_workers(1 if listing.in_process else options.workers, int(listing.sources.nbytes.sum()))
     folders = tuple(place for place in places[:4] if isinstance(place, Path))
     # Every task carries the recipe, and class names can be many.

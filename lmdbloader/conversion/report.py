@@ -28,7 +28,6 @@ class Report:
         codecs: The codec of each image field.
         sizes: Bytes: payload_nbytes (stored), raw_nbytes (decoded), data_nbytes, index_nbytes.
         map_nbytes: The map size estimated before the first write.
-        map_growths: How often it was too small.
         skipped: (name, reason) of sources left out (on_error="skip").
         ignored: (name, reason) of files that are not inputs: image files that are not regular files, links to folders,
             and the number of other files by suffix.
@@ -48,7 +47,6 @@ class Report:
     codecs: Mapping[str, str]
     sizes: Mapping[str, int]
     map_nbytes: int = 0
-    map_growths: int = 0
     skipped: tuple[tuple[str, str], ...] = ()
     ignored: tuple[tuple[str, str], ...] = ()
     was_finished: bool = False

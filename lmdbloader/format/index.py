@@ -94,22 +94,16 @@ class IndexLayout:
     """The key `index` of a manifest.
 
     Attributes:
+        nbytes: Of the file.
         columns: In order.
         block_digests: XXH64 of each block of rows, 16 hexadecimal digits each; see `docs/reference/format.md`.
         facts: About the payloads of each field that has some.
     """
 
+    nbytes: int
     columns: tuple[ColumnAt, ...] = ()
     block_digests: str = ""
     facts: Mapping[str, Facts] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the values for the manifest."""
-        return {
-            "columns": [_column_json(column) for column in self.columns],
-            "block_digests": self.block_digests,
-            "facts": {name: _facts_json(facts) for name, facts in self.facts.items()},
-        }
 
 
 def num_blocks(num_rows: int) -> int:
@@ -139,19 +133,22 @@ def digests_of(text: str) -> npt.NDArray[np.uint64]:
     return np.frombuffer(bytes.fromhex(text), ">u8").astype(np.uint64)
 
 
-def parse_index(manifest: Mapping[str, Any], fields: Sequence[Field], *, with_source: bool) -> IndexLayout:
+def parse_index(
+    body: Mapping[str, Any], num_rows: int, data_nbytes: int, fields: Sequence[Field], *, with_source: bool
+) -> IndexLayout:
     """Return the key `index` of a manifest, checked: every column lies inside of the file and is aligned.
 
     Args:
-        manifest: All of its values; `num_samples` and `sizes` may be anything.
+        body: Its values.
+        num_rows: The dataset's samples.
+        data_nbytes: Bytes of its data files.
         fields: The dataset's.
         with_source: Whether its samples have sources.
 
     Raises:
         KeyError, TypeError, ValueError: They are something else.
     """
-    body, num_rows = manifest["index"], count_of(manifest["num_samples"])
-    data_nbytes, nbytes = (count_of(manifest["sizes"][f"{name}_nbytes"]) for name in ("data", "index"))
+    nbytes = count_of(body["nbytes"])
     found = [(each["name"], each["type"]) for each in body["columns"]]
     if found != list(index_columns(fields, with_source=with_source).items()):
         raise ValueError(f"index with the columns {found!r:.200}, which are not those of the fields")
@@ -163,30 +160,20 @@ def parse_index(manifest: Mapping[str, Any], fields: Sequence[Field], *, with_so
     for name, f in payloads.items():
         if bool(facts[name].codecs) != (num_rows > 0) or not _are_possible(facts[name], f, data_nbytes):
             raise ValueError(f"facts about the field {name!r}, which no payloads have: {body['facts'][name]!r:.200}")
-    return IndexLayout(columns, _digests(body["block_digests"], num_rows), facts)
-
-
-def _column_json(column: ColumnAt) -> dict[str, Any]:
-    values: dict[str, Any] = {"name": column.name, "type": column.type}
-    if column.type != TEXT:
-        values["at"] = column.at
-    if column.texts is not None:
-        values |= {f"texts_{key}": getattr(column.texts, key) for key in TextsAt.__slots__}
-    if column.type == NAMES:
-        values["block_digests"] = column.block_digests
-    return values
+    return IndexLayout(nbytes, columns, _digests(body["block_digests"], num_rows), facts)
 
 
 def _parse_column(values: Mapping[str, Any], num_rows: int, nbytes: int) -> ColumnAt:
     name, kind = values["name"], values["type"]
     if kind not in (TEXT, NAMES):
         return ColumnAt(name, kind, _place(values["at"], num_rows, np.dtype(kind).itemsize, nbytes))
-    count = num_rows if kind == TEXT else count_of(values["texts_count"])
+    found = values["texts"]
+    count = num_rows if kind == TEXT else count_of(found["count"])
     texts = TextsAt(
-        count_of(values["texts_count"]),
-        _place(values["texts_offsets_at"], count + 1, OFFSET_DTYPE.itemsize, nbytes),
-        _place(values["texts_bytes_at"], values["texts_nbytes"], 1, nbytes),
-        count_of(values["texts_nbytes"]),
+        count_of(found["count"]),
+        _place(found["offsets_at"], count + 1, OFFSET_DTYPE.itemsize, nbytes),
+        _place(found["bytes_at"], found["nbytes"], 1, nbytes),
+        count_of(found["nbytes"]),
     )
     if texts.count != count:
         raise ValueError(f"index column {name!r:.80} with {texts.count} texts in {num_rows} rows")
@@ -207,16 +194,6 @@ def _digests(text: Any, num_rows: int) -> str:
     if not isinstance(text, str) or not _DIGESTS.fullmatch(text) or len(text) != 16 * num_blocks(num_rows):
         raise ValueError(f"index with the block digests {text!r:.80} of {num_rows} rows")
     return text
-
-
-def _facts_json(facts: Facts) -> dict[str, Any]:
-    return {
-        "codecs": list(facts.codecs),
-        "extremes": {name: list(pair) for name, pair in facts.extremes.items()},
-        "totals": dict(facts.totals),
-        "encoded_nbytes": facts.encoded_nbytes,
-        "jpeg": list(facts.jpeg),
-    }
 
 
 def _parse_facts(values: Mapping[str, Any], f: Field) -> Facts:

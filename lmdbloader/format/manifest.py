@@ -26,8 +26,6 @@ from lmdbloader.format.layout import (
 )
 
 MAX_MANIFEST_NBYTES = 64 * 1024 * 1024
-# The room that `check_fits` leaves for what is not known before a dataset is written: digests, codecs, counts.
-_SPARE_NBYTES = 2**16
 _HALVES = re.compile("[\ud800-\udfff]")
 # Before the digest of a text.
 _SIGNATURE = b',\n "%s": '
@@ -66,7 +64,10 @@ class Description:
     """The part of a manifest that cannot be computed from the samples; a copy is in data.mdb, for repairs.
 
     Attributes:
-        fields, with_source, classes, made_by: As in the manifest.
+        fields: Fields in the order of a sample.
+        with_source: Whether the index has the source of each sample.
+        classes: For each label field of a class-folder dataset, the class names by label.
+        made_by: How the dataset was made: release, options, digests of the inputs.
     """
 
     fields: tuple[Field, ...]
@@ -75,21 +76,20 @@ class Description:
     made_by: Mapping[str, Any]
 
     def to_json(self) -> bytes:
-        """Return the bytes of the entry in data.mdb; its last key is the digest of all before it."""
+        """Return the bytes of the entry in data.mdb; its last key is the digest of all before it.
+
+        Raises:
+            OptionError: It is too large for a reader: there are too many names of classes, or too long ones.
+        """
         return signed(_description_json(self), "description_digest")
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
-    """The description of a finished dataset, manifest.json.
+class Manifest(Description):
+    """All that is known of a finished dataset, manifest.json.
 
     Attributes:
         num_samples: Number of samples.
-        fields: Fields in the order of a sample.
-        with_source: Whether the index has the source of each sample.
-        classes: For each label field of a class-folder dataset, the class names by label.
-        sizes: Bytes: data_nbytes, index_nbytes, payload_nbytes (stored), raw_nbytes (decoded).
-        made_by: How the dataset was made: release, options, digests of the inputs.
         content_digest: Over the samples in order (see docs/reference/format.md).
         index_digest: Of index.arrow.
         index: Where the columns of index.arrow lie, the digests of its rows, and facts about them.
@@ -98,11 +98,6 @@ class Manifest:
     """
 
     num_samples: int
-    fields: tuple[Field, ...]
-    with_source: bool
-    classes: Mapping[str, tuple[str, ...]]
-    sizes: Mapping[str, int]
-    made_by: Mapping[str, Any]
     content_digest: str
     index_digest: str
     index: IndexLayout
@@ -115,6 +110,17 @@ class Manifest:
         return tuple(map(data_file, range(len(self.parts))))
 
     @property
+    def sizes(self) -> dict[str, int]:
+        """Bytes: payload_nbytes (stored), raw_nbytes (decoded), data_nbytes, index_nbytes."""
+        totals = [facts.totals for facts in self.index.facts.values()]
+        return {
+            "payload_nbytes": sum(total["stored_nbytes"] for total in totals),
+            "raw_nbytes": sum(total["raw_nbytes"] for total in totals),
+            "data_nbytes": sum(part.data_nbytes for part in self.parts),
+            "index_nbytes": self.index.nbytes,
+        }
+
+    @property
     def description(self) -> Description:
         """The part that cannot be computed from the samples."""
         return Description(self.fields, self.with_source, self.classes, self.made_by)
@@ -122,9 +128,8 @@ class Manifest:
     def to_json(self) -> bytes:
         """Return the file's bytes; its last key is the digest of all before it."""
         body = {"format": FORMAT_NAME, "format_version": FORMAT_VERSION, "num_samples": self.num_samples}
-        body |= _description_json(self) | {"sizes": dict(self.sizes)}
-        body["parts"] = [asdict(part) for part in self.parts]
-        body["index"] = self.index.to_json()
+        body |= _description_json(self)
+        body |= {"parts": [asdict(part) for part in self.parts], "index": asdict(self.index)}
         body |= {"content_digest": self.content_digest, "index_digest": self.index_digest}
         return signed(body, "manifest_digest")
 
@@ -157,18 +162,19 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
     if not is_signed(data):
         raise FormatError(f"{where}: its digest is not that of its content: it was changed after it was written")
     try:
-        description = _parse_description(body)
+        description, parts = _parse_description(body), _parts(body)
+        fields, num_samples = description.fields, count_of(body["num_samples"])
+        data_nbytes = sum(part.data_nbytes for part in parts)
         return Manifest(
-            fields=description.fields,
+            fields=fields,
             with_source=description.with_source,
             classes=description.classes,
             made_by=description.made_by,
-            num_samples=count_of(body["num_samples"]),
-            sizes={name: count_of(nbytes) for name, nbytes in _typed(body, "sizes", dict).items()},
-            index=parse_index(body, description.fields, with_source=description.with_source),
+            num_samples=num_samples,
+            index=parse_index(body["index"], num_samples, data_nbytes, fields, with_source=description.with_source),
             content_digest=_typed(body, "content_digest", str),
             index_digest=_typed(body, "index_digest", str),
-            parts=_parts(body),
+            parts=parts,
             manifest_digest=_typed(body, "manifest_digest", str),
         )
     except ValueError as error:
@@ -227,20 +233,7 @@ def _sign(head: bytes, key: str) -> bytes:
     return head + _SIGNATURE % key.encode() + f'"{digest_of(head)}"\n}}\n'.encode()
 
 
-def check_fits(description: Description) -> None:
-    """Check, before a dataset is written, that readers will accept its manifest.
-
-    Args:
-        description: As far as it is known; `made_by` and `fields` may still get a few entries.
-
-    Raises:
-        OptionError: It is too large: there are too many names of classes, or too long ones.
-    """
-    spare = {"spare": "x" * _SPARE_NBYTES}
-    replace(description, made_by={**description.made_by, **spare}).to_json()
-
-
-def _description_json(d: Description | Manifest) -> dict[str, Any]:
+def _description_json(d: Description) -> dict[str, Any]:
     return {
         "fields": [field_json(f) for f in d.fields],
         "with_source": d.with_source,
@@ -307,12 +300,10 @@ def _parts(body: Mapping[str, Any]) -> tuple[Part, ...]:
         Part(count_of(part["num_samples"]), count_of(part["data_nbytes"]), _typed(part, "data_digest", str))
         for part in _typed(body, "parts", list)
     )
-    num_samples, nbytes = sum(part.num_samples for part in parts), sum(part.data_nbytes for part in parts)
+    num_samples = sum(part.num_samples for part in parts)
     is_one_empty = not parts or min(min(part.num_samples, part.data_nbytes) for part in parts) < 1
     if is_one_empty or num_samples != body["num_samples"]:
         raise ValueError(f"parts with {num_samples} samples of {body['num_samples']!r:.20}, or an empty one")
-    if nbytes != body["sizes"]["data_nbytes"]:
-        raise ValueError(f"parts of {nbytes} bytes, the sizes state {body['sizes']['data_nbytes']!r:.20}")
     return parts
 
 

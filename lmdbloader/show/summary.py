@@ -146,9 +146,7 @@ def info(path: str | os.PathLike[str]) -> Summary:
     ((8, 8), (6, 8), {1: 3})
     """
     reader = open_reader(path)
-    manifest = reader.manifest
-    names = ("raw_nbytes", "payload_nbytes", "data_nbytes", "index_nbytes")
-    sizes = {name: manifest.sizes.get(name, 0) for name in names}
+    manifest, sizes = reader.manifest, reader.manifest.sizes
     per_source = np.bincount(reader.index.names["source"].codes) if manifest.with_source else None
     per_source = None if per_source is None else per_source[per_source > 0]
     return Summary(

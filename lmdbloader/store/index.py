@@ -35,7 +35,7 @@ from lmdbloader.format.index import (
 from lmdbloader.format.layout import INDEX_FILE, index_schema
 from lmdbloader.format.manifest import Manifest
 from lmdbloader.kernels import entries
-from lmdbloader.store.opening import IO, DataFile, wrong_size
+from lmdbloader.store.opening import IO, DataFile, OpenFile, wrong_size
 from lmdbloader.store.rows import Rows, take
 
 if TYPE_CHECKING:
@@ -178,16 +178,20 @@ class Blocks:
         return texts.bytes_at + low, high - low
 
 
+#: Of rows that are verified.
+VERIFIED = Blocks((), 0, np.empty(0, np.uint8), (0, 0, -1, 0))
+
+
 class Texts:
     """A column of texts in UTF-8, verified when they are read."""
 
-    def __init__(self, offsets: I64, data: U8, blocks: Blocks | None, where: str) -> None:
+    def __init__(self, offsets: I64, data: U8, blocks: Blocks, where: str) -> None:
         """Take the columns.
 
         Args:
             offsets: (n + 1,); text i is data[offsets[i]:offsets[i + 1]].
             data: (m,) uint8.
-            blocks: That verify its rows; None if they are verified.
+            blocks: That verify its rows.
             where: The dataset's, for messages.
         """
         self._offsets, self._data, self._blocks, self._where = offsets, data, blocks, where
@@ -196,14 +200,12 @@ class Texts:
         return len(self._offsets) - 1
 
     def __getitem__(self, row: int) -> str:
-        if self._blocks is not None:
-            self._blocks.check(row)
+        self._blocks.check(row)
         return self._decoded([self._data[self._offsets[row] : self._offsets[row + 1]].tobytes()])[0]
 
     def columns(self) -> tuple[I64, U8]:
         """Return the offsets (n + 1,) and the bytes of all texts."""
-        if self._blocks is not None:
-            self._blocks.check()
+        self._blocks.check()
         return self._offsets, self._data
 
     def to_list(self) -> list[str]:
@@ -225,23 +227,21 @@ class Texts:
 class Names:
     """A column of texts that repeat: a number for each row, and the texts by number."""
 
-    def __init__(self, codes: npt.NDArray[np.int32], texts: Texts, blocks: Blocks | None) -> None:
-        """Take the column: numbers (n,) of the texts, verified by `blocks` if they are not yet."""
+    def __init__(self, codes: npt.NDArray[np.int32], texts: Texts, blocks: Blocks) -> None:
+        """Take the column: numbers (n,) of the texts, which `blocks` verify."""
         self._codes, self.texts, self._blocks = codes, texts, blocks
 
     def __len__(self) -> int:
         return len(self._codes)
 
     def __getitem__(self, row: int) -> str:
-        if self._blocks is not None:
-            self._blocks.check(row)
+        self._blocks.check(row)
         return self.texts[int(self._codes[row])]
 
     @property
     def codes(self) -> npt.NDArray[np.int32]:
         """The numbers (n,) of the texts."""
-        if self._blocks is not None:
-            self._blocks.check()
+        self._blocks.check()
         return self._codes
 
 
@@ -256,27 +256,29 @@ class Index:
         facts: What is true of all payloads of a field, by its name.
     """
 
-    def __init__(self, path: Path, manifest: Manifest, file: DataFile) -> None:
+    def __init__(self, path: Path, manifest: Manifest, io: IO, *, file: DataFile | None = None) -> None:
         """Find the columns, without a look at any row.
 
         Args:
-            path: The dataset's, for messages.
+            path: The dataset's.
             manifest: The dataset's.
-            file: Its index.
+            io: "mmap" or "pread".
+            file: Its index, if it is open already.
 
         Raises:
             CorruptError: The file has another length than the manifest states.
+            FileNotFoundError: It is missing.
+            OptionError: The process may not map it.
         """
         where = path / INDEX_FILE
+        file = file or DataFile([OpenFile(where)], io, where)
         if file.nbytes != manifest.sizes["index_nbytes"]:
             raise wrong_size(where, file.nbytes, manifest.sizes["index_nbytes"], path)
         self.file, self._path, self._manifest = file, path, manifest
         # Memory without content until it is used, into which blocks are read.
         self._content = np.empty(file.nbytes, np.uint8) if file.io == "pread" else file.data
         layout = manifest.index
-        self._blocks: Blocks | None = self._blocks_of(
-            layout.columns, manifest.num_samples, layout.block_digests, "rows {} to {}"
-        )
+        self._blocks = self._blocks_of(layout.columns, manifest.num_samples, layout.block_digests, "rows {} to {}")
         self._take(layout.columns)
         self.facts = layout.facts
 
@@ -317,8 +319,7 @@ class Index:
 
     def check(self, rows: Rows | int | None = None) -> None:
         """Verify rows that are not verified yet; see `Blocks.check`."""
-        if self._blocks is not None:
-            self._blocks.check(rows)
+        self._blocks.check(rows)
 
     def check_file(self) -> None:
         """Read the whole file, and compare its digest with the manifest's.
@@ -328,7 +329,7 @@ class Index:
         """
         where, expected = self._path / INDEX_FILE, self._manifest.index_digest
         with unreadable_is_corrupt(where, dataset=self._path):
-            found = read_digest(self.file.descriptor)
+            found = read_digest(self.file.files[0].descriptor)
         if found != expected:
             raise _damaged(self._path, f"its digest is {found}", f"expected {expected}")
 
@@ -390,19 +391,3 @@ class Index:
 def _damaged(path: Path, what: str, reason: str) -> CorruptError:
     advice = f"the file was damaged or changed. {command('repair', path)} makes a new one."
     return CorruptError(f"{path / INDEX_FILE}: {what}: {reason}: {advice}", path=str(path))
-
-
-def open_index(path: Path, manifest: Manifest, io: IO) -> Index:
-    """Open a dataset's index.
-
-    Args:
-        path: The dataset's.
-        manifest: The dataset's.
-        io: "mmap" or "pread".
-
-    Raises:
-        CorruptError: Its length is not the one in the manifest.
-        FileNotFoundError: It is missing.
-        OptionError: The process may not map it.
-    """
-    return Index(path, manifest, DataFile(path / INDEX_FILE, io))

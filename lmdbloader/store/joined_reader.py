@@ -6,25 +6,20 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.errors import CorruptError
 from lmdbloader.format.index import Facts, IndexLayout
-from lmdbloader.format.layout import index_columns, index_schema
-from lmdbloader.format.manifest import Manifest, part_begins
-from lmdbloader.store.index import Index, Names, Texts
-from lmdbloader.store.joined_file import JoinedFile
-from lmdbloader.store.opening import IO, DataFile, check_io
+from lmdbloader.format.layout import index_columns
+from lmdbloader.format.manifest import Manifest
+from lmdbloader.store.index import VERIFIED, Index, Names, Texts
+from lmdbloader.store.opening import IO, DataFile, OpenFile, check_io
 from lmdbloader.store.reader import Reader
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from lmdbloader.store.remote.blocks import Blocks
 
 I64 = npt.NDArray[np.int64]
@@ -37,8 +32,8 @@ class _JoinedIndex(Index):
         """Join the indexes of readers; `begins` has the offset at which the data of each reader begins."""
         expected = index_columns(manifest.fields, with_source=manifest.with_source)
         indexes, where = [reader.index for reader in readers], readers[0].place
-        self.column_names, self._blocks = tuple(expected), None
-        self._manifest, self._readers = manifest, readers
+        self.column_names, self._blocks = tuple(expected), VERIFIED
+        self._manifest, self._path = manifest, readers[0].path
         self.columns, self.texts, self.names = {}, {}, {}
         for name in expected:
             if name in indexes[0].columns:
@@ -51,23 +46,6 @@ class _JoinedIndex(Index):
             else:
                 self.names[name] = _joined_names([index.names[name] for index in indexes], where)
         self.facts = manifest.index.facts
-
-    @cached_property
-    def batch(self) -> pa.RecordBatch:
-        """All columns, with one row per sample; imports pyarrow."""
-        import pyarrow as pa
-
-        manifest = self._manifest
-        schema = index_schema(manifest.fields, with_source=manifest.with_source)
-        tables = [pa.Table.from_batches([r.index.batch]).select(schema.names).cast(schema) for r in self._readers]
-        table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
-        return pa.RecordBatch.from_arrays([_one(column) for column in table.columns], schema=schema)
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    import pyarrow as pa
-
-    return column.chunk(0) if column.num_chunks == 1 else pa.array([], column.type)
 
 
 class JoinedReader(Reader):
@@ -96,27 +74,17 @@ class JoinedReader(Reader):
         self.path = _common_folder([reader.path for reader in readers])
         self.manifest = _manifest(readers, fields)
         self.firsts: list[int] = np.cumsum([0, *map(len, readers)])[:-1].tolist()
-        files, names, counts = [], [], []
-        for reader in readers:
-            own = [file.with_io(reader.path, "pread") for file in reader.data_file.files]
-            files += own
-            names += [reader.place] * len(own)
-            counts.append(len(own))
-        begins = part_begins([f.nbytes for f in files])
+        files = [file for reader in readers for file in reader.data_file.files]
+        counts = [len(reader.data_file.files) for reader in readers]
         streams = any(reader.data_file.remote is not None and reader.data_file.remote.streams for reader in readers)
-        file: DataFile = JoinedFile(self.path, files, names, "pread" if streams else self.io)
+        file = DataFile(files, "pread" if streams else self.io, self.path)
         if any(f.remote for f in files):
-            file.remote = _Remotes(files, begins)  # type: ignore[assignment]
+            file.remote = _Remotes(files, file.begins)  # type: ignore[assignment]
         if streams:
             from lmdbloader.store.remote.window import WindowFile
 
             file = WindowFile(file, self.path)
-        self._use(file, _JoinedIndex(readers, self.manifest, [begins[k] for k in np.cumsum([0, *counts])[:-1]]))
-
-    @property
-    def on_disk(self) -> tuple[Path, ...]:
-        """See `Reader.on_disk`; those of all datasets."""
-        return tuple(path for reader in self.readers for path in reader.on_disk)
+        self._use(file, _JoinedIndex(readers, self.manifest, [file.begins[k] for k in np.cumsum([0, *counts])[:-1]]))
 
     def with_io(self, io: IO) -> JoinedReader:
         """See `Reader.with_io`."""
@@ -130,30 +98,10 @@ class JoinedReader(Reader):
     def __setstate__(self, state: Any) -> None:
         JoinedReader.__init__(self, *state)
 
-    def _own(self, row: int) -> tuple[Reader, int]:
-        """Return the dataset of a sample, and its number there."""
+    def origin(self, row: int) -> tuple[Reader, int]:
+        """See `Reader.origin`."""
         number = int(np.searchsorted(self.firsts, row, "right")) - 1
         return self.readers[number], row - self.firsts[number]
-
-    def source(self, row: int) -> str | None:
-        """See `Reader.source`."""
-        reader, own = self._own(row)
-        return reader.source(own)
-
-    def where(self, name: str, row: int) -> str:
-        """See `Reader.where`; the sample has its number in its own dataset."""
-        reader, own = self._own(row)
-        return reader.where(name, own)
-
-    def damaged(self, name: str, row: int, status: int, said: OSError | None = None) -> CorruptError:
-        """See `Reader.damaged`; the sample has its number in its own dataset."""
-        reader, own = self._own(row)
-        return reader.damaged(name, own, status, said)
-
-    def corrupt(self, name: str, row: int, reason: str) -> CorruptError:
-        """See `Reader.corrupt`; the sample has its number in its own dataset."""
-        reader, own = self._own(row)
-        return reader.corrupt(name, own, reason)
 
 
 class _Remotes:
@@ -161,11 +109,11 @@ class _Remotes:
 
     streams = False
 
-    def __init__(self, files: Sequence[DataFile], begins: Sequence[int]) -> None:
+    def __init__(self, files: Sequence[OpenFile], begins: Sequence[int]) -> None:
         """Take the caches of files that begin at these offsets."""
         self._all = [
             (file.remote, begin, begin + file.nbytes)
-            for file, begin in zip(files, begins, strict=False)
+            for file, begin in zip(files, begins, strict=True)
             if file.remote is not None
         ]
 
@@ -227,24 +175,17 @@ def _manifest(readers: Sequence[Reader], names: Sequence[str]) -> Manifest:
     digests = "\n".join(f"{reader.manifest.content_digest} {len(reader)}" for reader in readers)
     digest = f"joined:{hashlib.blake2b(digests.encode(), digest_size=16).hexdigest()}"
     facts = {f.name: _joined_facts(readers, f.name) for f in fields if f.is_payload}
-    sizes = {
-        "data_nbytes": sum(reader.manifest.sizes["data_nbytes"] for reader in readers),
-        "index_nbytes": sum(reader.manifest.sizes["index_nbytes"] for reader in readers),
-        "payload_nbytes": sum(each.totals["stored_nbytes"] for each in facts.values()),
-        "raw_nbytes": sum(each.totals["raw_nbytes"] for each in facts.values()),
-    }
     return replace(
         first,
         num_samples=sum(map(len, readers)),
         fields=fields,
         with_source=all(reader.manifest.with_source for reader in readers),
         classes={name: classes for name, classes in first.classes.items() if name in names},
-        sizes=sizes,
         content_digest=digest,
         index_digest="",
         manifest_digest=digest,
         parts=tuple(part for reader in readers for part in reader.manifest.parts),
-        index=IndexLayout(facts=facts),
+        index=IndexLayout(sum(reader.manifest.index.nbytes for reader in readers), facts=facts),
     )
 
 
@@ -260,14 +201,14 @@ def _joined_texts(columns: Sequence[Texts], where: str) -> Texts:
         ends.append(offsets[1:] + (total - first))
         data.append(texts[first:last])
         total += last - first
-    return Texts(_read_only(np.concatenate(ends)), _read_only(np.concatenate(data)), None, where)
+    return Texts(_read_only(np.concatenate(ends)), _read_only(np.concatenate(data)), VERIFIED, where)
 
 
 def _joined_names(columns: Sequence[Names], where: str) -> Names:
     shifts = np.cumsum([0, *(len(column.texts) for column in columns)])
     codes = [column.codes + np.int32(shift) for column, shift in zip(columns, shifts[:-1], strict=True)]
     texts = _joined_texts([column.texts for column in columns], where)
-    return Names(_read_only(np.concatenate(codes)), texts, None)
+    return Names(_read_only(np.concatenate(codes)), texts, VERIFIED)
 
 
 def _joined_facts(readers: Sequence[Reader], name: str) -> Facts:

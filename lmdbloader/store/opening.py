@@ -1,13 +1,15 @@
-"""Opens the files of a dataset: its manifest, its index, and data.mdb as a map or by its descriptor."""
+"""Opens the files of a dataset: its manifest, and its data files as one, as a map or by their descriptors."""
 
 from __future__ import annotations
 
+import bisect
 import errno
 import itertools
 import mmap
 import os
 import time
 import weakref
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -22,15 +24,9 @@ from lmdbloader.base.disk_errors import unreadable_is_corrupt
 from lmdbloader.base.files import NotRegularError, open_regular
 from lmdbloader.base.text import command
 from lmdbloader.errors import CorruptError, FormatError, NotFoundError, OptionError
-from lmdbloader.format.layout import (
-    DATA_FILE,
-    INDEX_FILE,
-    MANIFEST_FILE,
-    PARTIAL_SUFFIX,
-    REMOTE_FILE,
-)
-from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, parse_manifest
-from lmdbloader.kernels.runtime.guard_words import NUM_HEAD
+from lmdbloader.format.layout import INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX, REMOTE_FILE
+from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, parse_manifest, part_begins
+from lmdbloader.kernels.runtime.guard_words import BY_DIRECTORY, LENGTH, NUM_ENTRY, NUM_HEAD, NUM_MARKS, UNIT_BITS
 
 if TYPE_CHECKING:
     from lmdbloader.store.remote.blocks import Blocks
@@ -38,6 +34,8 @@ if TYPE_CHECKING:
 I64 = npt.NDArray[np.int64]
 IO = Literal["mmap", "pread"]
 _RESUME = "Run the same command or call again: it resumes."
+# More parts than this may not fit into the usual limits of open files, 1,024 on Linux and 256 on macOS.
+_FEW_FILES = 32
 # A local file system returns a file's length in a tenth of this or less; a network one may have to ask a server.
 _AT_ONCE_SECONDS = 4e-6
 
@@ -97,66 +95,27 @@ def _not_a_folder(path: Path) -> FormatError | NotFoundError:
     return NotFoundError(f"{path}: there is no such folder; expected a dataset made by lmdbloader")
 
 
-class DataFile:
-    """An open data file, even if another one has its name since; closed with the last reference to this object.
+class OpenFile:
+    """A file, even if another one has its name since; closed with the last reference to this object.
 
     Attributes:
-        io: "mmap" or "pread".
-        nbytes: The file's length when it was opened.
+        path: The file's; of one at a URL, of what is kept of it on the disk.
         descriptor: The file's.
-        data: (nbytes,) uint8, a read-only view of the map; (0,) with "pread".
+        nbytes: Its length when it was opened.
         remote: What fetches the bytes of a file at a URL; None for one on a disk.
     """
 
     remote: Blocks | None = None
 
-    def __init__(self, path: Path, io: IO, *, descriptor: int | None = None) -> None:
-        """Open a file.
-
-        Args:
-            path: The file's.
-            io: "mmap" or "pread".
-            descriptor: The file's if it is open already; it is duplicated.
+    def __init__(self, path: Path, *, descriptor: int | None = None) -> None:
+        """Open a file, or take the descriptor of one that is open.
 
         Raises:
-            OptionError: The process may not map that many bytes.
+            FormatError: It is not a regular file.
         """
-        self.io = io
-        self.descriptor = _open(path) if descriptor is None else os.dup(descriptor)
+        self.path, self.descriptor = path, _open(path) if descriptor is None else descriptor
         weakref.finalize(self, _close, self.descriptor)
         self.nbytes = os.fstat(self.descriptor).st_size
-        self._map: Any = b""
-        if io == "mmap" and self.nbytes:
-            try:
-                self._map = mmap.mmap(self.descriptor, self.nbytes, access=mmap.ACCESS_READ)
-            except OSError as error:
-                if error.errno != errno.ENOMEM:
-                    raise
-                advice = 'Read it without a map, with io="pread".'
-                from lmdbloader.base.limits import no_address_space
-
-                raise OptionError(no_address_space(path, self.nbytes, advice)) from error
-        self.data: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
-        self._guard = guard_of(self.descriptor, self.nbytes) if self._map else None
-
-    @property
-    def files(self) -> tuple[DataFile, ...]:
-        """The files that it consists of: this one."""
-        return (self,)
-
-    @cached_property
-    def tells_residency(self) -> bool:
-        """Whether the system says truthfully which pages of a map are in memory."""
-        return all(system.tells_residency(file.descriptor) for file in self.files)
-
-    def with_io(self, path: Path, io: IO) -> DataFile:
-        """Return the same open file with another `io`; `path` is for messages."""
-        return DataFile(path, io, descriptor=self.descriptor)
-
-    def for_kernels(self) -> tuple[int, int, int, int]:
-        """Return the first four numbers of the `file` of kernels: see `lmdbloader.kernels.decode.fetch`."""
-        guard = 0 if self._guard is None else self._guard.ctypes.data
-        return self.data.ctypes.data, self.nbytes, self.descriptor if self.io == "pread" else -1, guard
 
     def read(self, at: int, nbytes: int) -> bytes:
         """Return a copy of some bytes, fewer at the end of the file.
@@ -179,46 +138,201 @@ class DataFile:
         """
         return system.read_into(self.descriptor, buffer, at)
 
-    def places(self, starts: I64, stops: I64) -> tuple[I64, I64, I64, I64]:
-        """Return ranges, their descriptors, and where their files begin, each (m,); ranges are within one file each.
+    def place(self, at: int) -> tuple[str, int]:
+        """Return the name of the dataset's file that holds a byte, and its place there."""
+        return self.path.name, at
+
+
+class DataFile:
+    """One or more open files in a row, each at a multiple of 2 MiB, used like one file.
+
+    Attributes:
+        files: The files; each read is of bytes of one of them.
+        begins: The offset at which each begins.
+        io: "mmap" or "pread".
+        nbytes: Of all together.
+        data: (nbytes,) uint8, a read-only view of the map; (0,) with "pread". The bytes between two files must not be
+            accessed.
+        remote: What fetches the bytes of files at URLs; None if all are on a disk.
+    """
+
+    remote: Blocks | None = None
+
+    def __init__(self, files: Sequence[OpenFile], io: IO, path: Path, *, begins: Sequence[int] | None = None) -> None:
+        """Join files.
 
         Args:
-            starts, stops: (n,) int64, in order.
+            files: At least one file. Of several, none may be empty.
+            io: "mmap" or "pread".
+            path: The file or the dataset, for messages.
+            begins: Where each file begins, and where the last one ends; by default as their lengths say.
+
+        Raises:
+            OptionError: The process may not map that many bytes or files, or the system cannot map several files into
+                one range of addresses.
         """
-        begins = np.zeros(len(starts), np.int64)
-        return starts, stops, begins + self.descriptor, begins
+        self.files, self.io, self._path = tuple(files), io, path
+        *self.begins, self.nbytes = begins or part_begins([file.nbytes for file in files])
+        self._starts = np.array(self.begins, np.int64)
+        self._stops = self._starts + np.array([file.nbytes for file in files], np.int64)
+        self._descriptors = np.array([file.descriptor for file in files], np.int64)
+        self.remote = files[0].remote if len(files) == 1 else None
+        self._map: Any = b"" if io == "pread" else self._mapped()
+        self.data: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
+        self._guards = [guard_of(file) for file in files] if self._map or len(files) > 1 else []
+        self._words = np.zeros(1, np.int64)
+        if self._guards:
+            self._words = self._guards[0] if len(files) == 1 else self._directory()
+
+    def _mapped(self) -> Any:
+        """Return the map of all files."""
+        try:
+            if len(self.files) == 1:
+                only = self.files[0]
+                return mmap.mmap(only.descriptor, only.nbytes, access=mmap.ACCESS_READ) if only.nbytes else b""
+            places = [(file.descriptor, file.nbytes, at) for file, at in zip(self.files, self.begins, strict=True)]
+            return system.map_in_a_row(places, self.nbytes)
+        except OSError as error:
+            advice = 'Read it without a map, with io="pread".'
+            if error.errno == errno.ENOTSUP:
+                raise OptionError(
+                    f"{self._path}: has {len(self.files)} parts, and this system cannot map several files into one "
+                    f"range of addresses. {advice}"
+                ) from error
+            if error.errno != errno.ENOMEM:
+                raise
+            from lmdbloader.base.limits import no_address_space
+
+            raise OptionError(no_address_space(self._path, self.nbytes, advice)) from error
+
+    def _directory(self) -> I64:
+        """Return the table in which kernels look up the file of a payload."""
+        rows = [(0, -1, 0, -1, 0)] + [
+            (begin, file.nbytes, guard.ctypes.data, file.descriptor, 0)
+            for begin, file, guard in zip(self.begins, self.files, self._guards, strict=True)
+        ]
+        units = np.arange(0, self.nbytes, 1 << UNIT_BITS)
+        head = np.zeros(NUM_HEAD, np.int64)
+        head[NUM_MARKS], head[LENGTH] = -len(self.files), self.nbytes
+        numbers = np.searchsorted(self.begins, units, side="right")
+        words = np.concatenate([head, np.array(rows, np.int64).ravel(), NUM_ENTRY * numbers])
+        return words
+
+    @cached_property
+    def tells_residency(self) -> bool:
+        """Whether the system says truthfully which pages of the map are in memory."""
+        return all(system.tells_residency(file.descriptor) for file in self.files)
+
+    def with_io(self, io: IO) -> DataFile:
+        """Return the same open files with another `io`.
+
+        Raises:
+            CorruptError: One was cut short since it was opened.
+        """
+        if lost := self.lost():
+            file, nbytes = lost
+            raise wrong_size(file.path, nbytes, file.nbytes, self._path)
+        return DataFile(self.files, io, self._path)
+
+    def for_kernels(self) -> tuple[int, int, int, int]:
+        """Return the first four numbers of the `file` of kernels: see `lmdbloader.kernels.decode.fetch`."""
+        by = -1 if self.io == "mmap" else self.files[0].descriptor if len(self.files) == 1 else BY_DIRECTORY
+        return self.data.ctypes.data, self.nbytes, by, self._words.ctypes.data if self._guards else 0
+
+    def _find(self, at: int) -> tuple[OpenFile, int]:
+        """Return the file that holds a byte, and the byte's offset in that file."""
+        number = max(bisect.bisect_right(self.begins, at) - 1, 0)
+        return self.files[number], at - self.begins[number]
+
+    def read(self, at: int, nbytes: int) -> bytes:
+        """Return a copy of some bytes of one file, fewer at its end.
+
+        Raises:
+            OSError: The disk cannot read them.
+        """
+        file, here = self._find(at)
+        return file.read(here, nbytes)
+
+    def read_into(self, buffer: Any, at: int) -> int:
+        """Read bytes of one file into a writable buffer; return how many, 0 at its end.
+
+        Raises:
+            OSError: The disk cannot read them.
+        """
+        file, here = self._find(at)
+        return file.read_into(buffer, here)
+
+    def places(self, starts: I64, stops: I64) -> tuple[I64, I64, I64, I64]:
+        """Return ranges of one file each, their descriptors, and where their files begin, each (m,).
+
+        Args:
+            starts, stops: (n,) int64, in order. A range that spans several files becomes one in each of them.
+        """
+        first = np.maximum(np.searchsorted(self._starts, starts, side="right") - 1, 0)
+        last = np.maximum(np.searchsorted(self._starts, stops, side="left") - 1, 0)
+        counts = np.maximum(last - first + 1, 1)
+        owner = np.repeat(np.arange(len(starts)), counts)
+        number = first[owner] + np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
+        low, high = np.maximum(starts[owner], self._starts[number]), np.minimum(stops[owner], self._stops[number])
+        kept = low < high
+        low, high, number = low[kept], high[kept], number[kept]
+        return low, high, self._descriptors[number], self._starts[number]
 
     def is_cached(self, at: int) -> bool | None:
         """Return whether the page with a byte is in memory; None if the system does not report it."""
-        return system.is_cached(self.descriptor, at)
+        file, here = self._find(at)
+        return system.is_cached(file.descriptor, here)
 
     def place(self, at: int) -> tuple[str, int]:
-        """Return the name of the file that holds a byte, and its place there."""
-        return DATA_FILE, at
+        """Return the name of the dataset's file that holds a byte, and its place there."""
+        file, here = self._find(at)
+        return file.place(here)
 
-    def lost(self) -> tuple[str, int] | None:
-        """Return the name and the length of a file that is shorter than when it was opened; None if there is none.
+    def lost(self) -> tuple[OpenFile, int] | None:
+        """Return a file that is shorter than when it was opened, and its length; None if there is none.
 
         Raises:
             OSError: The system cannot tell.
         """
-        size = os.fstat(self.descriptor).st_size
-        return (DATA_FILE, size) if size < self.nbytes else None
+        sizes = ((file, os.fstat(file.descriptor).st_size) for file in self.files)
+        return next(((file, size) for file, size in sizes if size < file.nbytes), None)
 
 
-def guard_of(descriptor: int, nbytes: int) -> npt.NDArray[np.int64]:
-    """Return the words that hold which pages of the map of a file kernels may touch.
+def open_data(path: Path, manifest: Manifest, io: IO) -> DataFile:
+    """Open the data files of a dataset.
 
-    Args:
-        descriptor: The file's.
-        nbytes: Its length.
+    Raises:
+        FileNotFoundError: A file is missing.
+        CorruptError: A file is shorter or longer than the manifest states.
+        OptionError: The process may not open or map that many files.
     """
+    names, files = manifest.data_files, list[OpenFile]()
+    if len(names) > _FEW_FILES:
+        system.raise_file_limit()
+    try:
+        for name, part in zip(names, manifest.parts, strict=True):
+            file = OpenFile(path / name)
+            if file.nbytes != part.data_nbytes:
+                raise wrong_size(path / name, file.nbytes, part.data_nbytes, path)
+            files.append(file)
+    except OSError as error:
+        if error.errno != errno.EMFILE:
+            raise
+        raise OptionError(
+            f"{path}: has {len(names)} parts, and this process may not open that many files ({len(files)} are open). "
+            "Raise the limit with `ulimit -n`, or convert again with larger parts."
+        ) from error
+    return DataFile(files, io, path)
+
+
+def guard_of(file: OpenFile) -> I64:
+    """Return the words that hold which pages of the map of a file kernels may touch."""
     bits = mmap.PAGESIZE.bit_length() - 1
-    num_marks = -(-nbytes // (64 << bits))
+    num_marks = -(-file.nbytes // (64 << bits))
     guard = np.zeros(NUM_HEAD + num_marks, np.int64)
     guard[:NUM_HEAD] = (
-        descriptor, nbytes, _watches_length(descriptor), system.POPULATE_READ, system.tells_residency(descriptor),
-        bits, num_marks, 0,
+        file.descriptor, file.nbytes, _watches_length(file.descriptor), system.POPULATE_READ,
+        system.tells_residency(file.descriptor), bits, num_marks, 0,
     )  # fmt: skip
     return guard
 
@@ -232,20 +346,24 @@ def _watches_length(descriptor: int) -> bool:
     return min(b - a for a, b in itertools.pairwise(times)) < _AT_ONCE_SECONDS
 
 
-def wrong_size(path: Path, found: int, expected: int, dataset: Path | None = None) -> CorruptError:
-    """Return the error for a file whose length is not the one in the manifest; by default its folder is the dataset."""
-    dataset = path.parent if dataset is None else dataset
+def wrong_size(path: Path, found: int, expected: int, dataset: Path) -> CorruptError:
+    """Return the error for a file whose length is not the one in the manifest."""
     reason = f"{found} bytes, expected {expected}: it is cut short or was changed. Copy it again"
     return CorruptError(f"{path}: {reason}, or see {command('verify', dataset)}.", path=str(dataset))
+
+
+def _open(path: Path) -> int:
+    """Return the descriptor of a file of a dataset.
+
+    Raises:
+        FormatError: It is not a regular file.
+    """
+    try:
+        return open_regular(path)
+    except NotRegularError as error:
+        raise FormatError(f"{path}: {error.strerror}; expected a file of a dataset made by lmdbloader.") from error
 
 
 def _close(descriptor: int) -> None:
     with suppress(OSError):  # the server is gone; nothing was written
         os.close(descriptor)
-
-
-def _open(path: Path) -> int:
-    try:
-        return open_regular(path)
-    except NotRegularError as error:
-        raise FormatError(f"{path}: {error.strerror}; expected a file of a dataset made by lmdbloader.") from error

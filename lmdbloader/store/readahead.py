@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from lmdbloader.base import system
 from lmdbloader.base.limits import start_threads
-from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import CODEC_TILES
 from lmdbloader.kernels import entries
 from lmdbloader.store.opening import DataFile
@@ -198,14 +197,7 @@ class Readahead:
         Args:
             reader: Of the dataset.
             fields: The payload fields that will be read.
-
-        Raises:
-            OptionError: One is not a payload field of the dataset.
         """
-        payloads = [name for name, f in reader.fields.items() if f.is_payload]
-        for name in fields:
-            if name not in payloads:
-                raise OptionError(f"{reader.place}: no field {name!r} with payloads; it has {', '.join(payloads)}")
         a, self._index = reader.index.columns, reader.index
         self._columns = [tuple(a[f"{name}.{part}"] for part in ("offset", "stored_nbytes", "codec")) for name in fields]
         self._offsets = [column[0] for column in self._columns]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from functools import partial
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,6 @@ from lmdbloader.format.codecs import CodecEntry, by_number, checksum, codec_of
 from lmdbloader.format.layout import (
     CODEC_TILES,
     DATA_FILE,
-    INDEX_FILE,
     MANIFEST_FILE,
     Field,
     parse_array_type,
@@ -36,8 +34,8 @@ from lmdbloader.kernels import entries
 from lmdbloader.kernels.assemble_columns import CHECKSUM, CODEC, INDEX_COLUMNS, OFFSET, STORED_NBYTES
 from lmdbloader.kernels.calls.entry import Prepared
 from lmdbloader.kernels.codec_numbers import BAD_CHECKSUM, BAD_CODEC, CHANGED, DAMAGES, OUT_OF_BOUNDS
-from lmdbloader.store.index import Index, open_index
-from lmdbloader.store.opening import IO, DataFile, check_io, read_manifest, wrong_size
+from lmdbloader.store.index import Index
+from lmdbloader.store.opening import IO, DataFile, check_io, open_data, read_manifest
 from lmdbloader.store.rows import Rows, as_array, extremes, parts_of, take
 
 if TYPE_CHECKING:
@@ -114,14 +112,12 @@ class Reader:
         if cache_dir is not None or cache_fraction is not None:
             given = f"cache_dir={cache_dir!r}, cache_fraction={cache_fraction!r}"
             raise OptionError(f"{given}: {text} is on a disk, and only a dataset at a URL has a cache")
-        from lmdbloader.store.joined_file import open_data
-
         self._remote: Place | None = None
         self.path = local_path("path", path).absolute()
         self.manifest = read_manifest(path)
         try:
             data = open_data(self.path, self.manifest, io)
-            self._use(data, open_index(self.path, self.manifest, io))
+            self._use(data, Index(self.path, self.manifest, io))
         except (FileNotFoundError, IsADirectoryError) as error:
             advice = f"Copy the dataset again; {command('verify', self.path)} suggests other remedies."
             raise CorruptError(f"{error.filename}: is missing. {advice}", path=str(self.path)) from error
@@ -134,11 +130,11 @@ class Reader:
         self.manifest = place.manifest()
         data = place.data_file(io, self.manifest)
         try:
-            index = open_index(self.path, self.manifest, io)
+            index = Index(self.path, self.manifest, io)
             index.check_file()
         except (CorruptError, FileNotFoundError):  # of the copy in the cache
             place.copy_index(self.manifest)
-            index = open_index(self.path, self.manifest, io)
+            index = Index(self.path, self.manifest, io)
         self._use(data, index)
 
     @property
@@ -154,9 +150,7 @@ class Reader:
     @property
     def on_disk(self) -> tuple[Path, ...]:
         """The files on a disk with the payloads; of a dataset at a URL, the one with what is cached."""
-        if self._remote is not None:
-            return (self._remote.data_path,)
-        return tuple(self.path / name for name in self.manifest.data_files)
+        return tuple(file.path for file in self.data_file.files)
 
     def _use(self, file: DataFile, index: Index) -> None:
         self.io = file.io
@@ -188,11 +182,8 @@ class Reader:
             other = self.__class__.__new__(self.__class__)
             other._open_remote(self._remote, io)
             return other
-        file = self.data_file.with_io(self.path, io)
-        if file.nbytes != self.data_file.nbytes:
-            raise wrong_size(self.path, file.nbytes, self.data_file.nbytes)
-        index = Index(self.path, self.manifest, self.index.file.with_io(self.path / INDEX_FILE, io))
-        return self.of_files(self.path, self.manifest, file, index)
+        index = Index(self.path, self.manifest, io, file=self.index.file.with_io(io))
+        return self.of_files(self.path, self.manifest, self.data_file.with_io(io), index)
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -209,21 +200,6 @@ class Reader:
         if self.manifest.manifest_digest != state[1]:
             raise CorruptError(f"{self.place}: was replaced by another dataset. Open it again.", path=str(self.path))
 
-    @property
-    def data(self) -> npt.NDArray[np.uint8]:
-        """The whole data file (n,), a read-only view of the map; empty with io="pread"."""
-        return self.data_file.data
-
-    @property
-    def descriptor(self) -> int:
-        """The descriptor of the file that is read, even if another one has its name since; closed with the reader."""
-        return self.data_file.descriptor
-
-    @property
-    def file(self) -> tuple[int, int, int, int]:
-        """As `DataFile.for_kernels`."""
-        return self.data_file.for_kernels()
-
     def image_shape(self, name: str, row: int) -> tuple[int, int, int]:
         """Return (C, H, W) of one stored image."""
         value = self.index.value
@@ -233,28 +209,38 @@ class Reader:
         """Return uint8 or uint16."""
         return np.dtype(np.uint16 if self.index.value(f"{name}.bits", row) == 16 else np.uint8)
 
+    def origin(self, row: int) -> tuple[Reader, int]:
+        """Return the reader of the dataset that has a sample, and the sample's number there; both for messages."""
+        return self, row
+
     def source(self, row: int) -> str | None:
         """Return the relative path of the file that a sample was made from, None if the dataset has no sources."""
-        return self.index.text("source", row) if self.manifest.with_source else None
+        reader, row = self.origin(row)
+        return reader.index.text("source", row) if reader.manifest.with_source else None
 
     def where(self, name: str, row: int) -> str:
         """Return dataset, field, sample and source, for messages."""
-        source = None
-        with suppress(CorruptError):  # it must not hide what is reported
-            source = self.source(row)
-        return f"{self.place}: field {name!r} of sample {row}" + (f" (from {source})" if source else "")
+        source = self._source_if_sound(row)
+        reader, row = self.origin(row)
+        return f"{reader.place}: field {name!r} of sample {row}" + (f" (from {source})" if source else "")
+
+    def _source_if_sound(self, row: int) -> str | None:
+        """Return `source`; None if the index is damaged there, which must not hide what is reported."""
+        with suppress(CorruptError):
+            return self.source(row)
+        return None
 
     def damaged(self, name: str, row: int, status: int, said: OSError | None = None) -> CorruptError:
         """Return the error for a kernel's status; `said` is the system's error, if known."""
-        reason = self._why_unread(name, row, said) if status == OUT_OF_BOUNDS else DAMAGES[status]
-        if self._remote is not None:
-            file, _ = self.data_file.place(self.index.value(f"{name}.offset", row))
-            advice = f"{self.place}/{file} is damaged, or was replaced. Open the dataset again, or upload it again."
-            return self.corrupt(name, row, f"{reason}. {advice}")
-        advice = (
-            f"{command('verify', self.path)} lists all damage, {command('repair', self.path, 'OUT')} leaves it out."
-        )
-        return self.corrupt(name, row, f"{reason}. {advice}")
+        reader, row = self.origin(row)
+        reason = reader._why_unread(name, row, said) if status == OUT_OF_BOUNDS else DAMAGES[status]
+        if reader._remote is not None:
+            file, _ = reader.data_file.place(reader.index.value(f"{name}.offset", row))
+            advice = f"{reader.place}/{file} is damaged, or was replaced. Open the dataset again, or upload it again."
+        else:
+            path = reader.path
+            advice = f"{command('verify', path)} lists all damage, {command('repair', path, 'OUT')} leaves it out."
+        return reader.corrupt(name, row, f"{reason}. {advice}")
 
     def _why_unread(self, name: str, row: int, said: OSError | None) -> str:
         """Return why a payload was not read."""
@@ -262,7 +248,7 @@ class Reader:
         is_inside = 0 <= at <= self.data_file.nbytes - nbytes
         try:
             if lost := self.data_file.lost():
-                return f"{lost[0]} was cut to {lost[1]} bytes after it was opened"
+                return f"{lost[0].path.name} was cut to {lost[1]} bytes after it was opened"
             if said is None and is_inside:
                 self.data_file.read(at, nbytes)
         except OSError as error:
@@ -274,12 +260,9 @@ class Reader:
 
     def corrupt(self, name: str, row: int, reason: str) -> CorruptError:
         """Return the error for one payload; it names dataset, field, sample and source."""
-        source = None
-        with suppress(CorruptError):
-            source = self.source(row)
-        return CorruptError(
-            f"{self.where(name, row)}: {reason}", sample=row, field=name, source=source, path=self.place
-        )
+        text, source = f"{self.where(name, row)}: {reason}", self._source_if_sound(row)
+        reader, row = self.origin(row)
+        return CorruptError(text, sample=row, field=name, source=source, path=reader.place)
 
     def _gather_arguments(self, f: Field) -> tuple[Any, Any, int, int, bool]:
         """Return index columns, geometry, tile side, bytes of one tile, and whether Python decodes some payloads."""
@@ -403,39 +386,45 @@ class Reader:
         if self.io == "pread":
             call.room = self._room(int(self.lengths(name, "stored_nbytes", rows).max(initial=0)))
             call.set_room(call.room)
-        run = call.run if self.data_file.remote is None else partial(self._run_remote, call, name, rows)
-        status, failed = run(), int(call.failed[0])
+        status = call.run() if self.data_file.remote is None else self._run(call, name, rows)
+        failed = int(call.failed[0])
         waiting.append(call)
         if status:
             raise self.damaged(name, int(rows[failed]), status)
 
-    def _run_remote(self, call: _Call, name: str, rows: I64) -> int:
-        """Make a call for payloads; those that are damaged in a dataset at a URL are fetched again."""
-        tried: set[tuple[str, int]] = set()
-        while True:
-            with self.bringing((name,), rows):
-                status: int = call.run()
-            if not status or not self.renew(name, int(rows[int(call.failed[0])]), tried):
-                return status
+    def _run(self, call: _Call, name: str, rows: I64) -> int:
+        return self.run((name,), rows, call.run, lambda: (name, int(rows[int(call.failed[0])])))
 
-    @contextmanager
-    def bringing(self, names: Sequence[str], rows: I64) -> Iterator[None]:
-        """Bring the payloads of fields of a dataset at a URL here, and keep them for the block.
+    def run(
+        self, names: Sequence[str], rows: I64, run: Callable[[], int], failed: Callable[[], tuple[str, int]]
+    ) -> int:
+        """Make a call of a kernel; payloads of a dataset at a URL that are damaged are fetched again.
+
+        Args:
+            names: The fields whose payloads it reads, which are brought here before and stay while it runs.
+            rows: (n,) their samples.
+            run: The call, which returns a status.
+            failed: Returns field and sample of the payload that a status other than 0 is about.
 
         Raises:
             LmdbloaderError: They cannot be fetched, or there is no room for them.
         """
-        remote = self.data_file.remote
-        if remote is None or remote.is_complete:
-            yield
-            return
-        ranges = self.ranges(names, rows)
-        release = remote.hold(*ranges)
-        try:
-            remote.bring(*ranges)
-            yield
-        finally:
-            release()
+        remote, tried = self.data_file.remote, set[tuple[str, int]]()
+        while True:
+            if remote is None or remote.is_complete:
+                status = run()
+            else:
+                ranges = self.ranges(names, rows)
+                release = remote.hold(*ranges)
+                try:
+                    remote.bring(*ranges)
+                    status = run()
+                finally:
+                    release()
+            if remote is None or status not in DAMAGES or (damaged := failed()) in tried:
+                return status
+            tried.add(damaged)
+            self.renew(*damaged)
 
     def ranges(self, names: Sequence[str], rows: I64) -> tuple[I64, I64]:
         """Return where the payloads of fields begin and end in the file, (n,) each, without empty ones."""
@@ -450,17 +439,14 @@ class Reader:
         kept = nbytes > 0
         return starts[kept], (starts + nbytes)[kept]
 
-    def renew(self, name: str, row: int, tried: set[tuple[str, int]]) -> bool:
-        """Fetch a damaged payload again; False if the file is on a disk, or if it is among those that were tried.
+    def renew(self, name: str, row: int) -> None:
+        """Fetch a damaged payload of a dataset at a URL again.
 
         Raises:
             LmdbloaderError: It cannot be fetched.
         """
-        if self.data_file.remote is None or (name, row) in tried:
-            return False
-        tried.add((name, row))
-        self.data_file.remote.renew(*self.ranges((name,), np.array([row], np.int64)))
-        return True
+        if self.data_file.remote is not None:
+            self.data_file.remote.renew(*self.ranges((name,), np.array([row], np.int64)))
 
     def _prepare(
         self, name: str, rows: I64, out: npt.NDArray[np.uint8], start: I64, nbytes: I64, windows: I64 = _WHOLE
@@ -470,8 +456,8 @@ class Reader:
         failed, room = np.zeros(1, np.int64), self._room(0)
         scratch, work = np.empty(scratch_nbytes, np.uint8), np.empty(self.jpeg_room(name), np.uint8)
         prepared = entries.gather.prepare(
-            (*self.file, 0), rows, columns, True, geometry, tile, windows, out, start, nbytes, room, scratch, work,
-            failed,
+            (*self.data_file.for_kernels(), 0), rows, columns, True, geometry, tile, windows, out, start, nbytes, room,
+            scratch, work, failed,
         )  # fmt: skip
         return _Call(prepared, failed)
 
@@ -593,7 +579,7 @@ class Reader:
         call = self._prepare(name, rows, data, np.zeros(1, np.int64), np.array([out.nbytes], np.int64), windows)
         call.room = self._room(int(self.lengths(name, "stored_nbytes", rows)[0]))
         call.set_room(call.room)
-        if status := self._run_remote(call, name, rows):
+        if status := self._run(call, name, rows):
             raise self.damaged(name, row, status)
         return out
 
@@ -667,7 +653,8 @@ class Reader:
             is_intact = checksum(data) == int(columns[CHECKSUM][row])
             clock.tick(clock_words.VERIFY)
             if not is_intact:
-                if again and self.renew(name, row, set()):
+                if again and self.data_file.remote is not None:
+                    self.renew(name, row)
                     return self.stored_bytes(name, row, verify=verify, clock=clock, again=False)
                 raise self.damaged(name, row, BAD_CHECKSUM)
         return data

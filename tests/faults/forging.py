@@ -19,10 +19,10 @@ ROWS = 8192
 def pieces_of(column: Mapping[str, Any], index: bytes, first: int, stop: int) -> list[bytes]:
     """Return the pieces of a column that rows first ... stop - 1 depend on, the texts of NAMES left out."""
     if column["type"] == "text":
-        at = column["texts_offsets_at"]
+        at = column["texts"]["offsets_at"]
         offsets = np.frombuffer(index[at + 8 * first : at + 8 * (stop + 1)], np.int64)
-        low, high = (min(max(int(end), 0), column["texts_nbytes"]) for end in (offsets[0], offsets[-1]))
-        texts_at = column["texts_bytes_at"]
+        low, high = (min(max(int(end), 0), column["texts"]["nbytes"]) for end in (offsets[0], offsets[-1]))
+        texts_at = column["texts"]["bytes_at"]
         return [offsets.tobytes(), index[texts_at + low : texts_at + high]]
     size = 4 if column["type"] == "names" else np.dtype(column["type"]).itemsize
     return [index[column["at"] + size * first : column["at"] + size * stop]]
@@ -42,7 +42,7 @@ def with_digests(body: Mapping[str, Any], index: bytes) -> dict[str, Any]:
     for column in columns:
         if column["type"] == "names":
             texts = {**column, "type": "text"}
-            column["block_digests"] = block_digests([texts], index, column["texts_count"])
+            column["block_digests"] = block_digests([texts], index, column["texts"]["count"])
     own = {**body["index"], "columns": columns, "block_digests": block_digests(columns, index, body["num_samples"])}
     return {**body, "index": own, "index_digest": digest_of(index)}
 
@@ -62,7 +62,7 @@ def manifest_of(path: Path) -> dict[str, Any]:
 def _place(column: Mapping[str, Any], row: int) -> tuple[int, np.dtype[Any]]:
     """Return where a whole number of a row is: its value, the number of its text, or where its text begins."""
     if column["type"] == "text":
-        return column["texts_offsets_at"] + 8 * row, np.dtype(np.int64)
+        return column["texts"]["offsets_at"] + 8 * row, np.dtype(np.int64)
     dtype = np.dtype({"names": "int32"}.get(column["type"], column["type"]))
     if dtype.kind == "f":
         dtype = np.dtype(f"i{dtype.itemsize}")

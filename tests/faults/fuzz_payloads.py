@@ -118,7 +118,7 @@ def _payloads(path: str) -> list[_Payload]:
     from lmdbloader.store import Reader
 
     reader = Reader(path)
-    a, data = reader.index.arrays, reader.data
+    a, data = reader.index.arrays, reader.data_file.data
     found = []
     for f in reader.manifest.fields:
         if not f.is_payload:

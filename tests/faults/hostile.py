@@ -103,8 +103,9 @@ class Copy:
         self._put("data.mdb", data)
         if manifest is None:
             body = self.body if body is None else body
-            sizes = {**body["sizes"], "data_nbytes": len(data), "index_nbytes": len(index)}
-            body = with_digests({**body, "sizes": sizes}, index)
+            parts = [{**body["parts"][0], "data_nbytes": len(data)}, *body["parts"][1:]]
+            own = {**body["index"], "nbytes": len(index)}
+            body = with_digests({**body, "parts": parts, "index": own}, index)
             manifest = signed({**body, "data_digest": f"xxh64:{checksum(data):016x}"})
         self._put("manifest.json", manifest)
 

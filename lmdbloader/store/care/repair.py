@@ -24,12 +24,12 @@ from lmdbloader.format.layout import (
     SOURCES_FILE,
 )
 from lmdbloader.format.manifest import Description, Manifest, parse_description
-from lmdbloader.store.care.verify import Verification, data_files_of, joined, verify
+from lmdbloader.store.care.verify import Verification, data_files_of, open_parts, verify
 from lmdbloader.store.copying import copied_samples
 from lmdbloader.store.damage import ALL_FIELDS, Damage
-from lmdbloader.store.index import open_index
+from lmdbloader.store.index import Index
 from lmdbloader.store.lmdb_file import reading
-from lmdbloader.store.opening import DataFile, read_manifest
+from lmdbloader.store.opening import read_manifest
 from lmdbloader.store.reader import Reader
 from lmdbloader.store.records import encode_blocks
 from lmdbloader.store.writing.join import Written, join
@@ -193,14 +193,7 @@ def _lost_parts(manifest: Manifest, sound: Sequence[str]) -> Iterator[Damage]:
 
 def _save(folder: Path, out: Path, manifest: Manifest, found: Verification) -> Repair:
     """Write the samples that can be read to a new dataset; the index is sound."""
-    files = []
-    for name in manifest.data_files:
-        try:
-            files.append(DataFile(folder / name, "pread"))
-        except OSError:
-            files.append(DataFile(Path(os.devnull), "pread", descriptor=os.open(os.devnull, os.O_RDONLY)))
-    index = open_index(folder, manifest, "pread")
-    reader = Reader.of_files(folder, manifest, joined(folder, files, manifest), index)
+    reader = Reader.of_files(folder, manifest, open_parts(folder, manifest), Index(folder, manifest, "pread"))
     rows = np.delete(np.arange(len(reader)), sorted({damage.sample for damage in found.damaged}))
     if not len(rows):
         raise CorruptError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,13 +15,12 @@ from lmdbloader.base.files import read_regular
 from lmdbloader.base.text import command
 from lmdbloader.errors import CorruptError, FormatError
 from lmdbloader.format.digests import read_digest
-from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX, data_file
+from lmdbloader.format.layout import INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX, data_file
 from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, Part, is_signed, part_begins
 from lmdbloader.store.damage import Damage
-from lmdbloader.store.index import Index, open_index
-from lmdbloader.store.joined_file import JoinedFile
+from lmdbloader.store.index import Index
 from lmdbloader.store.lmdb_file import page_problems
-from lmdbloader.store.opening import DataFile, read_manifest
+from lmdbloader.store.opening import DataFile, OpenFile, read_manifest
 from lmdbloader.store.reader import Reader
 from lmdbloader.store.spool import content_digest
 from lmdbloader.store.writing.join import facts_of
@@ -116,7 +114,7 @@ def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = la
         _check_without_manifest(found, error)
         return found.result()
     index = _check_index(found, manifest)
-    file = _open_parts(found, manifest)
+    file = open_parts(folder, manifest, found.add)
     reader = None if index is None else Reader.of_files(folder, manifest, file, index)
     if reader is not None:
         found.num_samples = len(reader)
@@ -133,7 +131,7 @@ def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = la
     return found.result()
 
 
-def _fault_of(file: DataFile, part: Part) -> str:
+def _fault_of(file: OpenFile, part: Part) -> str:
     """Return how a data file differs from what the manifest states; empty if it does not."""
     try:
         found = read_digest(file.descriptor)
@@ -187,7 +185,7 @@ def _check_without_manifest(found: _Findings, error: Exception) -> None:
 def _check_index(found: _Findings, manifest: Manifest) -> Index | None:
     """Return the index if all of it is sound."""
     try:
-        index = open_index(found.folder, manifest, "pread")
+        index = Index(found.folder, manifest, "pread")
         index.check_file()
         index.check()
         for names in index.names.values():
@@ -195,10 +193,6 @@ def _check_index(found: _Findings, manifest: Manifest) -> Index | None:
         for f in manifest.fields:
             if f.is_payload and facts_of(f, index.columns) != index.facts[f.name]:
                 found.add(MANIFEST_FILE, f"its facts about the field {f.name!r} are not those of the samples")
-        for key, part in (("payload_nbytes", "stored_nbytes"), ("raw_nbytes", "raw_nbytes")):
-            total = sum(facts.totals[part] for facts in index.facts.values())
-            if total != manifest.sizes.get(key):
-                found.add(MANIFEST_FILE, f"states {key} {manifest.sizes.get(key)}, the payloads have {total}")
         return index
     except FileNotFoundError:
         found.add(INDEX_FILE, "is missing")
@@ -207,33 +201,29 @@ def _check_index(found: _Findings, manifest: Manifest) -> Index | None:
     return None
 
 
-def _open_parts(found: _Findings, manifest: Manifest) -> JoinedFile:
-    """Return the data files as one; a missing one is empty."""
+def open_parts(
+    folder: Path, manifest: Manifest, add: Callable[[str, str], None] = lambda name, fault: None
+) -> DataFile:
+    """Return the data files as one, each where the manifest says that it begins; a missing one is empty.
+
+    Args:
+        folder: The dataset's.
+        manifest: The dataset's.
+        add: Called with the name of each file that is not as the manifest says, and the fault.
+    """
     files = []
     for name, part in zip(manifest.data_files, manifest.parts, strict=True):
+        file = None
         try:
-            file = DataFile(found.folder / name, "pread")
+            file = OpenFile(folder / name)
             if file.nbytes != part.data_nbytes:
-                found.add(name, f"{file.nbytes} bytes, expected {part.data_nbytes}: it is cut short or was changed")
+                add(name, f"{file.nbytes} bytes, expected {part.data_nbytes}: it is cut short or was changed")
         except FileNotFoundError:
-            found.add(name, "is missing")
-            file = _empty_file()
+            add(name, "is missing")
         except (IsADirectoryError, FormatError):
-            found.add(name, "is not a regular file")
-            file = _empty_file()
-        files.append(file)
-    return joined(found.folder, files, manifest)
-
-
-def joined(folder: Path, files: list[DataFile], manifest: Manifest) -> JoinedFile:
-    """Return data files as one, each where the manifest says that it begins, whatever their lengths are now."""
-    begins = part_begins([part.data_nbytes for part in manifest.parts])
-    return JoinedFile(folder, files, manifest.data_files, "pread", begins=begins)
-
-
-def _empty_file() -> DataFile:
-    with tempfile.TemporaryFile() as file:
-        return DataFile(Path(DATA_FILE), "pread", descriptor=file.fileno())
+            add(name, "is not a regular file")
+        files.append(file or OpenFile(folder / name, descriptor=os.open(os.devnull, os.O_RDONLY)))
+    return DataFile(files, "pread", folder, begins=part_begins([part.data_nbytes for part in manifest.parts]))
 
 
 def first_sentence(error: Exception, where: object) -> str:

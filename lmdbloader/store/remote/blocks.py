@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import weakref
 from collections import OrderedDict
@@ -131,7 +132,8 @@ class Blocks:
                 some = blocks[:_MOST_WAITED_FOR]
                 for block in reversed(some.tolist()):
                     if block in self._failed:
-                        raise _again(self._failed[block])
+                        # Several threads may raise it: one that is raised twice would keep both traces.
+                        raise copy.copy(self._failed[block]) from self._failed[block].__cause__
                     if block not in self._active and self._queue.get(block) != _URGENT:
                         self._queue[block] = _URGENT
                         self._queue.move_to_end(block, last=False)
@@ -201,14 +203,6 @@ class Blocks:
 
 def _nothing() -> None:
     """End a hold of what stays anyway."""
-
-
-def _again(error: LmdbloaderError) -> LmdbloaderError:
-    """Return an error for another thread to raise; one that is raised twice would keep both traces."""
-    fresh = type(error)(*error.args)
-    fresh.__dict__.update(error.__dict__)  # a CorruptError has its path there
-    fresh.__cause__ = error.__cause__
-    return fresh
 
 
 _all: weakref.WeakSet[Blocks] = weakref.WeakSet()

@@ -22,7 +22,7 @@ from lmdbloader.base import system
 from lmdbloader.base.disk_errors import explain_full_disk
 from lmdbloader.errors import CorruptError, NotFoundError
 from lmdbloader.format.manifest import Manifest, part_begins
-from lmdbloader.store.opening import IO, DataFile
+from lmdbloader.store.opening import OpenFile
 from lmdbloader.store.remote.blocks import ABSENT, DURABLE, FETCHING, PRESENT, Blocks
 from lmdbloader.store.remote.service import Service, wrong_length
 
@@ -171,7 +171,7 @@ class Cache(Blocks):
         return int(np.count_nonzero(self.kept & (self.states <= ABSENT)))
 
 
-class CachedFile(DataFile):
+class CachedFile(OpenFile):
     """The data files of a dataset at a URL as one sparse file; bytes that are not in it are fetched when they are read.
 
     Attributes:
@@ -180,16 +180,12 @@ class CachedFile(DataFile):
 
     remote: Cache
 
-    def __init__(self, cache: Cache, io: IO) -> None:
+    def __init__(self, cache: Cache) -> None:
         self.remote = cache
-        super().__init__(cache.path, io)
-
-    def with_io(self, path: Path, io: IO) -> CachedFile:
-        """Return the same file with another `io`; `path` is not needed."""
-        return CachedFile(self.remote, io)
+        super().__init__(cache.path)
 
     def place(self, at: int) -> tuple[str, int]:
-        """As `DataFile.place`."""
+        """As `OpenFile.place`."""
         number = self.remote.origin.find(at)
         return self.remote.origin.names[number], at - self.remote.origin.begins[number]
 

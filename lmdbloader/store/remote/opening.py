@@ -21,7 +21,7 @@ from lmdbloader.format.digests import Digest
 from lmdbloader.format.layout import INDEX_FILE, MANIFEST_FILE, REMOTE_FILE
 from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Manifest, parse_manifest
 from lmdbloader.store.opening import IO, DataFile
-from lmdbloader.store.remote.cache import BLOCK_NBYTES, DATA_NAME, Cache, CachedFile, Origin
+from lmdbloader.store.remote.cache import BLOCK_NBYTES, Cache, CachedFile, Origin
 from lmdbloader.store.remote.service import Service, wrong_length
 from lmdbloader.store.remote.window import WindowFile
 
@@ -47,11 +47,6 @@ class Place:
     def url(self) -> str:
         """The dataset's."""
         return self.service.url
-
-    @property
-    def data_path(self) -> Path:
-        """The file with what is kept of the data."""
-        return self.folder / DATA_NAME
 
     def manifest(self) -> Manifest:
         """Return the manifest.
@@ -102,8 +97,8 @@ class Place:
                     "Choose another disk, cache_dir=FOLDER, or keep less, cache_fraction=0.5."
                 )
             if cache.kept.all():
-                return CachedFile(cache, io)
-            return WindowFile(CachedFile(cache, "pread"), self.folder)
+                return DataFile([CachedFile(cache)], io, self.folder)
+            return WindowFile(DataFile([CachedFile(cache)], "pread", self.folder), self.folder)
 
 
 def open_place(url: str, cache_dir: str | os.PathLike[str] | None, fraction: float) -> Place:

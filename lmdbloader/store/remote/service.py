@@ -6,9 +6,8 @@ import os
 import random
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from lmdbloader.base.arguments import plain_url
@@ -39,20 +38,17 @@ class Service:
 
     Attributes:
         url: The dataset's.
-        endpoint: The server that the environment names; "" for the service's default.
     """
 
     def __init__(self, url: str) -> None:
-        """Read the endpoint from the environment; nothing is requested yet."""
-        names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL") if url.partition("://")[0].lower() in _S3 else ()
-        found = next((os.environ[name] for name in names if os.environ.get(name)), "")
-        self.__setstate__((dataset_url(url), found))
+        """Request nothing yet."""
+        self.__setstate__(dataset_url(url))
 
-    def __getstate__(self) -> tuple[str, str]:
-        return self.url, self.endpoint
+    def __getstate__(self) -> str:
+        return self.url
 
-    def __setstate__(self, state: tuple[str, str]) -> None:
-        self.url, self.endpoint = state
+    def __setstate__(self, url: str) -> None:
+        self.url = url
         # By process and thread. A forked child leaves its parent's alone: at their end they would close connections.
         self._opened: dict[tuple[int, int], tuple[Any, str]] = {}
         self.restart()
@@ -108,18 +104,11 @@ class Service:
     def pieces(self, name: str) -> Iterator[bytes]:
         """Yield the content of a file in order, by many requests at a time; errors as `get`."""
         nbytes = self.size(name)
-        waiting: deque[Future[bytes]] = deque()
+        starts = range(0, nbytes, _PIECE_NBYTES)
         with ThreadPoolExecutor(_COPYING) as pool:
-            try:
-                for start in range(0, nbytes, _PIECE_NBYTES):
-                    waiting.append(pool.submit(self.get, name, start, min(start + _PIECE_NBYTES, nbytes)))
-                    if len(waiting) > _COPYING:
-                        yield waiting.popleft().result()
-                while waiting:
-                    yield waiting.popleft().result()
-            finally:
-                for request in waiting:
-                    request.cancel()
+            for first in range(0, len(starts), _COPYING):  # so many pieces in memory at a time
+                some = starts[first : first + _COPYING]
+                yield from pool.map(lambda start: self.get(name, start, min(start + _PIECE_NBYTES, nbytes)), some)
 
     def _connect(self) -> tuple[Any, str]:
         """Return the file system and the dataset's path in it.
@@ -130,7 +119,7 @@ class Service:
             shared, own = (os.getpid(), 0), (os.getpid(), threading.get_ident())
             opened = self._opened.get(shared) or self._opened.get(own)
             if opened is None:
-                opened = _open(self.url, self.endpoint)
+                opened = _open(self.url)
                 self._opened[shared if getattr(opened[0], "async_impl", False) else own] = opened
             return opened
 
@@ -150,14 +139,11 @@ class Service:
                 if attempt >= _LEAST_ATTEMPTS and time.monotonic() - began > _RETRY_SECONDS:
                     raise DiskError(
                         f"{self.url}/{name}: cannot be read: {_described(error)}. "
-                        f"It was tried {counted(attempt, 'time')}{self._at_endpoint()}."
+                        f"It was tried {counted(attempt, 'time')}."
                     ) from error
             pause = min(_FIRST_PAUSE_SECONDS * 2**attempt, _LONGEST_PAUSE_SECONDS)
             # At random, so that the threads of all ranks do not come back at the same moment.
             time.sleep(pause * _jitter.uniform(0.5, 1.0))
-
-    def _at_endpoint(self) -> str:
-        return f" ({self.endpoint})" if self.endpoint else ""
 
     def _permanent(self, name: str, error: Exception) -> LmdbloaderError | None:
         """Return the error to raise at once; None if another attempt may succeed."""
@@ -165,7 +151,7 @@ class Service:
         cause = _cause(error)
         status = getattr(cause, "status", 0)  # of a web server's answer
         if status in (404, 410) or isinstance(cause, FileNotFoundError):
-            return NotFoundError(f"{where}: nothing is there{self._at_endpoint()}. Is the URL that of a dataset?")
+            return NotFoundError(f"{where}: nothing is there. Is the URL that of a dataset?")
         if type(error).__name__ == "TooLongError":  # of a module that only URLs of web servers need
             return DiskError(f"{where}: {error}.")
         if status in (401, 403) or isinstance(error, PermissionError):
@@ -208,7 +194,7 @@ def _described(error: Exception) -> str:
     return f"{type(failure).__name__}: {failure}" if str(failure) else type(failure).__name__
 
 
-def _open(url: str, endpoint: str) -> tuple[Any, str]:
+def _open(url: str) -> tuple[Any, str]:
     """Return a new file system that nothing else uses, and the dataset's path in it.
 
     Raises:
@@ -219,13 +205,12 @@ def _open(url: str, endpoint: str) -> tuple[Any, str]:
     try:
         from fsspec.core import url_to_fs
 
-        if protocol in _S3:  # botocore reads the keys and the profile
+        if protocol in _S3:  # botocore reads the endpoint, the keys and the profile
             config = {
                 "connect_timeout": _CONNECT_SECONDS, "read_timeout": _READ_SECONDS, "retries": {"max_attempts": 0},
                 "max_pool_connections": 2 * _MOST_REQUESTS,
             }  # fmt: skip
             arguments |= {"config_kwargs": config, "use_listings_cache": False}
-            arguments |= {"endpoint_url": endpoint} if endpoint else {}
             region = os.environ.get("AWS_REGION")
             arguments |= {"client_kwargs": {"region_name": region}} if region else {}
         elif protocol in _WEB:

@@ -15,7 +15,7 @@ import numpy as np
 from lmdbloader.base import system
 from lmdbloader.base.limits import no_address_space
 from lmdbloader.errors import OptionError
-from lmdbloader.store.opening import IO, DataFile
+from lmdbloader.store.opening import DataFile
 from lmdbloader.store.remote.blocks import ABSENT, I64, PRESENT, Blocks
 
 # Small, because samples in random order need little of their neighbours.
@@ -129,7 +129,7 @@ class Window(Blocks):
 
 
 class WindowFile(DataFile):
-    """A file whose bytes are in memory while somebody holds them. It has no descriptor, and `io` makes no difference.
+    """Files whose bytes are in memory while somebody holds them; `io` makes no difference.
 
     Attributes:
         remote: The window.
@@ -138,35 +138,10 @@ class WindowFile(DataFile):
     remote: Window
 
     def __init__(self, source: DataFile, path: Path) -> None:
-        self._source, self.io, self.descriptor = source, "mmap", -1
-        self.remote = Window(source, path)
-        self.data, self.nbytes, self._guard = self.remote.data, source.nbytes, None
-
-    @property
-    def files(self) -> tuple[DataFile, ...]:
-        """See `DataFile.files`: those behind the window."""
-        return self._source.files
-
-    def with_io(self, path: Path, io: IO) -> WindowFile:
-        """Return the same file."""
-        return self
-
-    def read(self, at: int, nbytes: int) -> bytes:
-        """See `DataFile.read`."""
-        return self._source.read(at, nbytes)
-
-    def read_into(self, buffer: Any, at: int) -> int:
-        """See `DataFile.read_into`."""
-        return self._source.read_into(buffer, at)
+        super().__init__(source.files, "pread", path)
+        self.io, self.remote = "mmap", Window(source, path)
+        self.data, self._guards = self.remote.data, []
 
     def is_cached(self, at: int) -> bool | None:
         """See `DataFile.is_cached`."""
         return bool(self.remote.states[at // BLOCK_NBYTES] > ABSENT)
-
-    def place(self, at: int) -> tuple[str, int]:
-        """See `DataFile.place`."""
-        return self._source.place(at)
-
-    def lost(self) -> tuple[str, int] | None:
-        """See `DataFile.lost`."""
-        return self._source.lost()

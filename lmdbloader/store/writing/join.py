@@ -68,13 +68,11 @@ class Written:
     Attributes:
         num_samples: Samples in it.
         sizes: Bytes, as in the manifest.
-        map_growths: How often the map of a part grew because the estimate was too small.
         content_digest: As in the manifest.
     """
 
     num_samples: int
     sizes: Mapping[str, int]
-    map_growths: int
     content_digest: str
 
 
@@ -131,8 +129,7 @@ def join(
         shutil.rmtree(fresh, ignore_errors=True)
     work.discard()
     remove_work(work.out)
-    growths = sum(found.map_growths for found in facts)
-    return Written(manifest.num_samples, manifest.sizes, growths, manifest.content_digest)
+    return Written(manifest.num_samples, manifest.sizes, manifest.content_digest)
 
 
 def _write_index(
@@ -175,19 +172,12 @@ def make_manifest(description: Description, num_samples: int, index: Path, parts
     """
     content = pa.memory_map(os.fsencode(index)).read_buffer()
     layout, batch = lay_out(content, description.fields, with_source=description.with_source)
-    totals = [facts.totals for facts in layout.facts.values()]
     return Manifest(
         num_samples=num_samples,
         fields=description.fields,
         with_source=description.with_source,
         classes=description.classes,
         made_by=description.made_by,
-        sizes={
-            "payload_nbytes": sum(total["stored_nbytes"] for total in totals),
-            "raw_nbytes": sum(total["raw_nbytes"] for total in totals),
-            "data_nbytes": sum(part.data_nbytes for part in parts),
-            "index_nbytes": content.size,
-        },
         content_digest=content_digest(batch),
         index_digest=digest_of(content),
         index=layout,
@@ -271,7 +261,7 @@ def lay_out(content: Any, fields: Sequence[Field], *, with_source: bool) -> tupl
             columns.append(ColumnAt(name, kind, place(array.buffers()[1])))
     views = {column.name: _view(data, column, num_rows) for column in columns if column.texts is None}
     facts = {f.name: facts_of(f, views) for f in fields if f.is_payload}
-    return IndexLayout(tuple(columns), blocks_of(columns, num_rows), facts), batch
+    return IndexLayout(file.size, tuple(columns), blocks_of(columns, num_rows), facts), batch
 
 
 def _view(data: U8, column: ColumnAt, num_rows: int) -> npt.NDArray[Any]:

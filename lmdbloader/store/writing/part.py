@@ -74,7 +74,6 @@ class PartWriter:
     Attributes:
         payload_nbytes: Bytes of the payloads of all samples, as stored.
         num_committed: Samples in committed transactions.
-        map_growths: How often the map grew because the estimate was too small.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class PartWriter:
             DiskFullError: No room left.
         """
         self.folder, self._data = folder, folder / DATA_FILE
-        self.map_growths = self.payload_nbytes = 0
+        self.payload_nbytes = 0
         self._description = description
         self._transaction_samples = transaction_samples
         self._expected_nbytes = int(map_nbytes / _MAP_SPARE)
@@ -247,7 +246,6 @@ class PartWriter:
                 size = _whole_pages(max(size + size // 2, size + 2 * nbytes))
                 with self._explain_lmdb(nbytes, size):
                     self._env.set_mapsize(size)
-                self.map_growths += 1
         self.num_committed = num_samples
 
     @contextmanager

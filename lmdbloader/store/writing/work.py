@@ -68,7 +68,6 @@ class PartFacts:
         rows_digest: Of its rows of the index.
         plan_digest: Of the plan by which it was made.
         notes: Of whoever made it, as JSON, for the one who joins the parts.
-        map_growths: How often the map was too small.
     """
 
     num_samples: int
@@ -77,7 +76,6 @@ class PartFacts:
     rows_digest: str
     plan_digest: str
     notes: Mapping[str, Any]
-    map_growths: int = 0
 
 
 def partial_of(out: Path) -> Path:
@@ -333,7 +331,7 @@ class Work:
             writer.finish()
             facts = PartFacts(
                 writer.num_samples, data.stat().st_size, _digest_of(data), _digest_of(folder / ROWS_FILE),
-                self._plan_digest(), notes, writer.map_growths,
+                self._plan_digest(), notes,
             )  # fmt: skip
         else:
             writer.close()

@@ -17,8 +17,7 @@ from part_sets import make_set
 
 from lmdbloader.format.layout import PART_ALIGNMENT
 from lmdbloader.kernels.runtime.presence import forget, is_there, look
-from lmdbloader.store.joined_file import JoinedFile
-from lmdbloader.store.opening import IO, DataFile
+from lmdbloader.store.opening import IO, DataFile, OpenFile
 
 PAGE = mmap.PAGESIZE
 # One file is as long as the alignment, so that the next one begins where it ends.
@@ -36,8 +35,8 @@ def contents(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], list
     return paths, contents
 
 
-def joined(paths: list[Path], io: IO = "mmap") -> JoinedFile:
-    return JoinedFile(Path("set"), [DataFile(path, "pread") for path in paths], [path.name for path in paths], io)
+def joined(paths: list[Path], io: IO = "mmap") -> DataFile:
+    return DataFile([OpenFile(path) for path in paths], io, Path("set"))
 
 
 @pytest.mark.parametrize("io", ["mmap", "pread"])
@@ -54,7 +53,7 @@ def test_bytes_are_those_of_the_files(contents: tuple[list[Path], list[bytes]], 
         if io == "mmap":
             assert file.data[begin : begin + len(content)].tobytes() == content
     other: IO = "pread" if io == "mmap" else "mmap"
-    assert file.with_io(Path("set"), other).read(file.begins[1], 10) == expected[1][:10]
+    assert file.with_io(other).read(file.begins[1], 10) == expected[1][:10]
 
 
 RANGES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, PART_ALIGNMENT), st.integers(1, 9 * PAGE)), max_size=6)
@@ -98,7 +97,7 @@ def test_a_guard_lets_through_what_is_in_one_file(contents: tuple[list[Path], li
         assert has(begin, nbytes)
     assert not has(-1, 1) and not has(file.nbytes, 1)
     whole = joined(paths[:2])  # it ends where another file could begin
-    directory = np.append(whole._directory, 0)  # a word that is not of the directory
+    directory = np.append(whole._words, 0)  # a word that is not of the directory
     base, guard = whole.data.ctypes.data, directory.ctypes.data
     assert whole.nbytes % PART_ALIGNMENT == 0 and has(whole.nbytes, 0) and not has(whole.nbytes, 1)
 
@@ -122,7 +121,7 @@ def test_a_file_that_is_cut_short_is_noticed(contents: tuple[list[Path], list[by
     for file in files:
         look(file.for_kernels()[3])  # as the next batch does
     assert not any(are_there(places)) and all(are_there([0] * 8))
-    assert files[0].lost() == ("1", PAGE)
+    assert files[0].lost() == (files[0].files[1], PAGE)
 
 
 _MANY_PARTS = """
