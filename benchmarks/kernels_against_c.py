@@ -1,8 +1,8 @@
-"""Times kernels against the C functions that they replace: LZ4, XXH64, exp and log.
+"""Times kernels against the C functions that they replace: LZ4, exp and log.
 
 Each is called from one compiled loop over many payloads; the turns of the two alternate in one process. The figures
-are medians of the thread's own time: the speed of the C function, and that of the kernel as a multiple of it. LZ4 and
-XXH64 are those of the lz4 package.
+are medians of the thread's own time: the speed of the C function, and that of the kernel as a multiple of it. LZ4 is
+that of the lz4 package.
 """
 
 from __future__ import annotations
@@ -25,12 +25,10 @@ import numba
 import numpy as np
 from common import U8, photographs, print_sections, table
 from lz4.block import _block
-from lz4.frame import _frame
 from numba import types
 
 from lmdbloader.kernels.lz4 import lz4_decompress
 from lmdbloader.kernels.runtime.exponential import exp, log
-from lmdbloader.kernels.runtime.xxhash import xxh64
 
 _SIDES = (32, 64, 128, 256)
 # Of all payloads of a case: more than a branch predictor learns, and no more than a second-level cache holds.
@@ -45,9 +43,8 @@ def _bind(library: str, symbol: str, signature: types.Type) -> types.ExternalFun
     return types.ExternalFunction(f"against_{symbol}", signature)
 
 
-_address, _int, _u64 = types.uintp, types.int32, types.uint64
+_address, _int = types.uintp, types.int32
 _c_decompress = _bind(_block.__file__, "LZ4_decompress_safe", _int(_address, _address, _int, _int))
-_c_xxh64 = _bind(_frame.__file__, "XXH64", _u64(_address, _address, _u64))
 
 
 def _compiled(function: Callable[..., None]) -> Any:
@@ -60,15 +57,6 @@ def _of_blocks(function: Any) -> Any:
         for i in range(start.shape[0]):
             source = data.ctypes.data + np.uint64(start[i])
             found[i] = function(source, out.ctypes.data, np.int32(nbytes[i]), np.int32(out.shape[0]))
-
-    return run
-
-
-def _of_bytes(function: Any) -> Any:
-    @_compiled
-    def run(data, start, nbytes, out, found):  # type: ignore[no-untyped-def]
-        for i in range(start.shape[0]):
-            found[i] = function(data.ctypes.data + np.uint64(start[i]), np.uint64(nbytes[i]), np.uint64(0))
 
     return run
 
@@ -137,12 +125,6 @@ def cases() -> Iterator[tuple[str, list[Case]]]:
             room=len(raw[0]),
         )
         for name, raw in parts.items()
-    ]  # fmt: skip
-    in_c, ours = _of_bytes(_c_xxh64), _of_bytes(xxh64)
-    yield "XXH64", [
-        of_payloads(name, raw, in_c, ours, nbytes=sizes[name], room=1)
-        for name, raw in parts.items()
-        if not name.startswith(("one colour", "a ramp"))
     ]  # fmt: skip
     values, out = np.random.default_rng(0).uniform(0.05, 3, _NUMBERS), np.empty(_NUMBERS)
     yield "exp and log", [of_numbers(name, values, out) for name in ("exp", "log")]

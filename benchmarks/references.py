@@ -21,7 +21,7 @@ except ModuleNotFoundError:
     numba = None
 else:
     from lmdbloader.kernels.lz4 import lz4_decompress
-    from lmdbloader.kernels.runtime.xxhash import xxh64
+    from lmdbloader.kernels.runtime.xxhash import xxh3
 
 BATCH = 128
 # Each thread writes into some buffers in turn, as a loader does.
@@ -47,7 +47,7 @@ def _decompress(data, start, nbytes, out):  # type: ignore[no-untyped-def]
 @_compiled
 def _hash(data, size, sums):  # type: ignore[no-untyped-def]
     for i in range(sums.shape[0]):
-        sums[i] = xxh64(data.ctypes.data + np.uint64(i * size), np.uint64(size), np.uint64(0))
+        sums[i] = xxh3(data.ctypes.data + np.uint64(i * size), np.uint64(size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def hashing(pairs: Pairs, seed: int) -> Callable[[int], None]:
 _COMPILED = (
     Reference("uint8 to float32", converting),
     Reference("lz4 decompression", decompressing),
-    Reference("XXH64", hashing),
+    Reference("XXH3", hashing),
 )
 REFERENCES = (Reference("copying uint8 batches", copying), *(_COMPILED if numba is not None else ()))
 

@@ -106,7 +106,7 @@ def test_a_dataset_that_cannot_be_mapped_is_read_without_a_map(tmp_path: Path) -
         f"lmdbloader.LMDBDataset({path!r})",
         f"print(lmdbloader.LMDBDataset({path!r}, io='pread')[3].image.max())",
     )
-    assert re.search(r"data\.mdb: the system refuses to map 36\d+ bytes .*io=\"pread\"", said)
+    assert re.search(r"d\.lmdb: the system refuses to map 36\d+ bytes .*io=\"pread\"", said)
     assert said.splitlines()[-1] == "tensor(3, dtype=torch.uint8)"
 
 

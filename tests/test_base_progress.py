@@ -160,14 +160,14 @@ def test_estimate_and_convert_show_what_they_do_before_the_first_result(
     terminal = on_terminal(monkeypatch)
     assert main(["estimate", str(photos), "--workers", "1"]) == 0
     titles = [state.partition(":")[0] for state in terminal.states if state]
-    assert list(dict.fromkeys(titles)) == ["listing images", "trying codecs on images", "trying images"]
+    assert list(dict.fromkeys(titles)) == ["listing images", "trying images"]
     assert terminal.states[-1] == ""
 
     terminal.truncate(0)
     assert main(["convert", str(photos), str(tmp_path / "db"), "--workers", "1"]) == 0
     said = terminal.getvalue()
-    assert said.index("listing images") < said.index("trying codecs on images: 0 of ")
-    assert said.index("estimating the size from images: 0 of 8") < said.index("converting: 0 of 8 images")
+    begun = [said.index(text) for text in ("listing images", "trying images: 0 of 8", "converting: 0 of 8 images")]
+    assert begun == sorted(begun)
 
     terminal.truncate(0)
     assert main(["convert", str(photos), str(tmp_path / "quiet"), "--workers", "1", "--quiet"]) == 0

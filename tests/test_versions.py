@@ -53,21 +53,21 @@ PIXELS = {
 }
 # Name: the files left out, the conversion, its content digest.
 DATASETS: dict[str, tuple[set[str], dict[str, Any], str]] = {
-    "whole": (set(), {"codec": "lz4"}, "sha256:ccc0498d92cd663ac40873547672c40ed1ee1273c3039d88d596c8e468ef6627"),
-    "pairs": (set(), {"scale": 2}, "sha256:4f1642352818c5417cdc9561ef0e56bbda0e44f7d3230644d4fd0e7a81ce6f7b"),
+    "whole": (set(), {"codec": "lz4"}, "sha256:484360d16d6a3b13421de81d00c1ac3c7f828015b767fb2a17f44b280a3a875e"),
+    "pairs": (set(), {"scale": 2}, "sha256:4dd80851c3f9178c4ec93fce8bc5085dc0ee16adf48c13af7ba8636b12c95cff"),
     "pairs of Pillow": (
         WIDE,
         {"scale": 2, "bicubic": "pillow"},
-        "sha256:0c3b653aaf004fc123a2415e9ff93bf68dcec42954bb32562d0cd65cda68eb9d",
+        "sha256:8198910ad28747a08556e12d4d5447cb2ed7c86221c7e9a6ee29a02e3fcc1ca9",
     ),
     "patches": (
         WIDE | GREY,
         {"patch_size": 8, "scale": 2},
-        "sha256:483e8645578f03515bd0fb1c90c9f6049b04678b2f821ad4e64261d7044b6bd3",
+        "sha256:613d598f50266a03eee0e1c11de08d35f3e2b403adbd577fcee5c4ec893bf419",
     ),
-    "JPEG": (WIDE, {"write_mode": "jpg"}, "sha256:ac261cd5846b3819fadaff57756594d3048464c6bf87d9ae1ed732995a89a49d"),
+    "JPEG": (WIDE, {"write_mode": "jpg"}, "sha256:986518f5fcc1ea930d32d15bf640657bcf278bf797381a0e9a25464d84d9b3ec"),
 }
-WRITTEN = "sha256:fff8dd722478bd9f7e4a356b4e87737d84fc2be8d8cb03f575ec7af76a45db32"
+WRITTEN = "sha256:57ca8eda4d7c417f6560587dfa55891fb49ceffb1f7929fb31fd2eade07db5ed"
 STORED_JPEGS = "21de814cff8a9131555e0e837fb664a2"
 BATCHES = "2ba24de10d5a31461b7cf8e6646a1147"
 

@@ -15,7 +15,7 @@ class Table:
     """The entries of the tiles of one payload.
 
     Attributes:
-        sums: XXH64 of each tile.
+        sums: XXH3 of each tile.
         ends: Where each ends, counted from the end of the table.
         start: Where the first begins.
     """

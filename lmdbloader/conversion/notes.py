@@ -31,7 +31,7 @@ class Notes:
             the file.
         colors: Of the palettes of the masks.
         mask_bits: The bits of the masks, with the name of the first image whose mask has them.
-        hashes: XXH64 of the files of every source that was read, also of skipped ones.
+        hashes: XXH3 of the files of every source that was read, also of skipped ones.
         times: Of each of them, before its files were read: mtime and ctime in ns.
     """
 

@@ -57,7 +57,7 @@ def _random_order(names: Names, seed: int) -> npt.NDArray[np.int64]:
 def _hashes(names: Names) -> _U64:
     found = np.empty(len(names), np.uint64)
     bounds = names.bounds.astype(np.int64, copy=False)
-    entries.hash_many(np.frombuffer(names.text, np.uint8), bounds[:-1], np.diff(bounds), found)
+    entries.xxh64_many(np.frombuffer(names.text, np.uint8), bounds[:-1], np.diff(bounds), found)
     return found
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from lmdbloader.base.option_names import option
 from lmdbloader.conversion.options import ConvertOptions, check_value
 from lmdbloader.errors import ImageError, OptionError
-from lmdbloader.format.codecs import Payloads, checksum, encode_image, encode_jpeg, pack_file, pack_jpeg
+from lmdbloader.format.codecs import Payloads, encode_image, encode_jpeg, pack_file, pack_jpeg
 from lmdbloader.format.layout import MAX_PAYLOAD_NBYTES, TILE_SIZE, Field
 from lmdbloader.images.decode import DecodePolicy, decode_image, inspect_image, is_jpeg, read_header
 from lmdbloader.kernels import entries
@@ -269,7 +269,10 @@ def draw(seed: int, key: str) -> float:
     >>> 0 <= draw(0, "cat/1.jpg") < 1 and draw(0, "cat/1.jpg") != draw(1, "cat/1.jpg")
     True
     """
-    return float(checksum(seed.to_bytes(8, "little") + key.encode("utf-8", "surrogatepass"))) / 2**64
+    data = np.frombuffer(seed.to_bytes(8, "little") + key.encode("utf-8", "surrogatepass"), np.uint8)
+    found = np.empty(1, np.uint64)
+    entries.xxh64_many(data, np.zeros(1, np.int64), np.array([data.nbytes]), found)
+    return float(found[0]) / 2**64
 
 
 def decode_to_size(storage: Storage, data: bytes, policy: DecodePolicy, name: str) -> Pixels:

@@ -142,7 +142,7 @@ class Payloads:
         data: (sum of stored_nbytes,) uint8.
         stored_nbytes: (n,) int64 length of each payload in `data`.
         raw_nbytes: (n,) int64 length of each when decoded.
-        checksum: (n,) uint64, XXH64 of each stored payload; of one in tiles, of the first bytes of its table.
+        checksum: (n,) uint64, XXH3 of each stored payload; of one in tiles, of the first bytes of its table.
         codec: (n,) uint8 number of each payload's codec.
     """
 
@@ -154,13 +154,13 @@ class Payloads:
 
 
 def checksum(data: Any) -> int:
-    """Return XXH64 (seed 0) of a bytes-like object.
+    """Return XXH3 of a bytes-like object.
 
     >>> hex(checksum(b""))
     '0xef46db3751d8e999'
     """
     view = np.frombuffer(data, np.uint8)
-    return int(entries.xxh64(view.ctypes.data, view.nbytes, 0))
+    return int(entries.xxh3(view.ctypes.data, view.nbytes))
 
 
 def encode_many(data: U8, nbytes: I64, codec: str) -> Payloads:
@@ -329,9 +329,9 @@ def _decode_file(data: bytes, shape: tuple[int, ...], dtype: npt.DTypeLike) -> n
     return np.ascontiguousarray(pixels)
 
 
-def _one_payload(stored: U8, raw_nbytes: int, number: int, xxh64: int) -> Payloads:
+def _one_payload(stored: U8, raw_nbytes: int, number: int, xxh3: int) -> Payloads:
     sizes = np.array([stored.size]), np.array([raw_nbytes])
-    return Payloads(stored, *sizes, np.array([xxh64], np.uint64), np.array([number], np.uint8))
+    return Payloads(stored, *sizes, np.array([xxh3], np.uint64), np.array([number], np.uint8))
 
 
 def tile_nbytes(shape: Sequence[int], itemsize: int, tile_size: int) -> I64:

@@ -54,7 +54,7 @@ class ColumnAt:
         type: A dtype such as "int64", TEXT, or NAMES.
         at: Of its numbers; of NAMES, of the number of each row's text, int32.
         texts: Of TEXT and NAMES.
-        block_digests: Of NAMES, the XXH64 of each block of its texts, 16 hexadecimal digits each.
+        block_digests: Of NAMES, the XXH3 of each block of its texts, 16 hexadecimal digits each.
     """
 
     name: str
@@ -96,7 +96,7 @@ class IndexLayout:
     Attributes:
         nbytes: Of the file.
         columns: In order.
-        block_digests: XXH64 of each block of rows, 16 hexadecimal digits each; see `docs/reference/format.md`.
+        block_digests: XXH3 of each block of rows, 16 hexadecimal digits each; see `docs/reference/format.md`.
         facts: About the payloads of each field that has some.
     """
 

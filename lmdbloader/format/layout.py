@@ -209,7 +209,7 @@ def data_file(number: int) -> str:
 
 
 def record_key(first_sample: int, checksum: int) -> bytes:
-    """Return the key of a record batch: the number of its first sample and XXH64 of its value, 8 bytes big-endian each.
+    """Return the key of a record batch: the number of its first sample and XXH3 of its value, 8 bytes big-endian each.
 
     >>> record_key(7, 0xABC).hex()
     '00000000000000070000000000000abc'

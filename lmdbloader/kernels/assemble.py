@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lmdbloader.base.clock_words import FUNCTION, TRANSFORM
+from lmdbloader.base.clock_words import FUNCTION, TRANSFORM, VERIFY
 from lmdbloader.kernels import assemble_columns as col
 from lmdbloader.kernels import codec_numbers as num
 from lmdbloader.kernels.decode import (
@@ -22,6 +22,7 @@ from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.memory import array_at, i64_at, prefetch, u8_at, u16_at, u32_at, u64_at
 from lmdbloader.kernels.runtime.presence import look
 from lmdbloader.kernels.runtime.timing import tick
+from lmdbloader.kernels.runtime.xxhash import xxh3_copy
 from lmdbloader.kernels.transform import opcodes as op
 from lmdbloader.kernels.transform.color import change_colors
 from lmdbloader.kernels.transform.geometry import is_filled
@@ -144,6 +145,17 @@ def _run_stages(source, row, plane, channels, begun, geometry, color, rooms, scr
 
 
 @kernel
+def _is_copied(geometry, described, height, width):
+    """Return whether an image of this size goes into the batch as its planes are stored."""
+    g = geometry[0]
+    is_whole = g[op.ROW] == 0 and g[op.COLUMN] == 0 and g[op.HEIGHT] == height and g[op.WIDTH] == width
+    is_upright = g[op.TRANSPOSED] == 0 and g[op.DOWN] > 0 and g[op.ACROSS] > 0 and not is_filled(g)
+    fits = described[col.OUT_HEIGHT] == height and described[col.OUT_WIDTH] == width
+    is_same = described[col.KIND] == op.COPY and described[col.CHANNELS_LAST] == 0
+    return geometry.shape[0] == 1 and is_whole and is_upright and fits and is_same
+
+
+@kernel
 def _read_image(file, i, columns, verify, given, described, affine, geometry, color, rooms, scratch, out):
     """Read image i of one field into its place in the batch; see `assemble`.
 
@@ -226,6 +238,10 @@ def _read_image(file, i, columns, verify, given, described, affine, geometry, co
         address = fetch(file, at, nbytes, rooms[col.ROOM_STORED], verify)
         if address == 0 or nbytes != raw:
             return num.OUT_OF_BOUNDS
+        if verify and channels == wanted and _is_copied(geometry, described, height, width):
+            found = xxh3_copy(address, np.uint64(out), np.uint64(nbytes))
+            tick(clock, VERIFY)
+            return num.OK if found == checksum else num.BAD_CHECKSUM
         if verify and not is_intact(address, nbytes, checksum, clock):
             return num.BAD_CHECKSUM
     else:
@@ -286,7 +302,7 @@ def assemble(
 
     Args:
         file: (address of the map, its bytes, file descriptor, guard, clock), see `fetch`.
-        verify: Whether to check XXH64 before anything is decompressed.
+        verify: Whether to check XXH3 before anything is decompressed.
         columns: (fields, 2 x columns) int64: the addresses of the index's columns, and which of them have a number for
             each row; see `assemble_columns` for these, `described` and `rooms`.
         given: (n or 0, fields, 2) int64 addresses and bytes of (C, H, W) pixels that are decoded already, 0 for those

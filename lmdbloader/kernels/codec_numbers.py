@@ -5,8 +5,8 @@ from __future__ import annotations
 # By number, in index and records. "jpeg" is a JPEG file followed by a seek table, "file" any other image file.
 CODEC_NAMES = ("raw", "lz4", "tiles", "jpeg", "file")
 CODEC_RAW, CODEC_LZ4, CODEC_TILES, CODEC_JPEG, CODEC_FILE = range(5)
-# A tile's entry in the table at the start of its payload: XXH64 of its stored bytes, and where they end. 64 entries are
-# a group. XXH64 of each group stands first, and then where the first tile begins.
+# A tile's entry in the table at the start of its payload: XXH3 of its stored bytes, and where they end. 64 entries are
+# a group. XXH3 of each group stands first, and then where the first tile begins.
 TILE_ENTRY_NBYTES, TILES_IN_GROUP, GROUP_SUM_NBYTES, FIRST_START_NBYTES = 12, 64, 8, 4
 # A JPEG payload's seek table: an entry, and the footer with its last bytes.
 SEEK_ENTRY_NBYTES, SEEK_FOOTER_NBYTES = 8, 16

@@ -16,7 +16,7 @@ from lmdbloader.kernels.runtime.memory import copy_line, load_u32, load_u64
 from lmdbloader.kernels.runtime.presence import file_of, is_there
 from lmdbloader.kernels.runtime.symbols import memcpy, pread
 from lmdbloader.kernels.runtime.timing import tick, tick_read
-from lmdbloader.kernels.runtime.xxhash import xxh64
+from lmdbloader.kernels.runtime.xxhash import xxh3, xxh3_copy
 
 # No payload is as long: products of an image's sizes that are below are exact, and do not wrap around.
 _MOST_NBYTES = 2**31
@@ -59,15 +59,15 @@ def fetch(file, at, nbytes, room, is_whole):
 
 @kernel
 def is_intact(address, nbytes, checksum, clock):
-    """Return whether XXH64 of the bytes at an address is the checksum; clock: see `tick`."""
-    found = xxh64(np.uint64(address), np.uint64(nbytes), np.uint64(0))
+    """Return whether XXH3 of the bytes at an address is the checksum; clock: see `tick`."""
+    found = xxh3(np.uint64(address), np.uint64(nbytes))
     tick(clock, VERIFY)
     return found == checksum
 
 
 @kernel
 def _entry(group, number):
-    """Return a tile's (start, end, XXH64) from its group of a table: the first one's start, then (sum, end) of each."""
+    """Return a tile's (start, end, XXH3) from its group of a table: the first one's start, then (sum, end) of each."""
     at = group + np.uint64(num.TILE_ENTRY_NBYTES * (number % num.TILES_IN_GROUP))
     end = load_u32(at + np.uint64(num.TILE_ENTRY_NBYTES))
     return np.int64(load_u32(at)), np.int64(end), load_u64(at + np.uint64(num.FIRST_START_NBYTES))
@@ -81,7 +81,7 @@ def decode_tiles(file, at, nbytes, checksum, verify, image, tile, window, out, r
 
     Args:
         file: See `fetch`.
-        at, nbytes, checksum: The payload: its first byte, its length, XXH64 of its groups' sums.
+        at, nbytes, checksum: The payload: its first byte, its length, XXH3 of its groups' sums.
         verify: Whether to verify the checksums of the table and the tiles.
         image: (height, width, channels, bytes of a value) of the stored image; the window is inside it.
         tile: Side of a tile in pixels.
@@ -182,10 +182,14 @@ def decode_block(file, at, nbytes, raw, checksum, codec, verify, out, room):
     if codec == num.CODEC_RAW:
         if nbytes != raw:
             return num.OUT_OF_BOUNDS
-        memcpy(np.uint64(out), source, np.uint64(nbytes))
-        tick(clock, DECODE)
+        if not verify:
+            memcpy(np.uint64(out), source, np.uint64(nbytes))
+            tick(clock, DECODE)
+            return num.OK
         # The copy is verified: a file that is written to meanwhile is found out.
-        return num.BAD_CHECKSUM if verify and not is_intact(out, nbytes, checksum, clock) else num.OK
+        found = xxh3_copy(source, np.uint64(out), np.uint64(nbytes))
+        tick(clock, VERIFY)
+        return num.OK if found == checksum else num.BAD_CHECKSUM
     if verify and not is_intact(source, nbytes, checksum, clock):
         return num.BAD_CHECKSUM
     if codec == num.CODEC_LZ4:

@@ -26,7 +26,8 @@ gather = Entry(
     " verify: bool, geometry: (u32[:], u32[:], u8[:], u8[:]), tile: i64, windows: i64[:,:], out: u8[:],"
     " out_start: i64[:], out_nbytes: i64[:], room: u8[:], scratch: u8[:], work: u8[:], failed: i64[:]) -> i64"
 )
-xxh64 = Entry("runtime.xxhash.xxh64(address: u64, nbytes: u64, seed: u64) -> u64")
+xxh3 = Entry("runtime.xxhash.xxh3(address: u64, nbytes: u64) -> u64")
+xxh64_many = Entry("runtime.xxh64.xxh64_many(data: u8[:], start: i64[:], nbytes: i64[:], out: u64[:])")
 hash_pieces = Entry(f"gather.hash_pieces({_FILE}, start: i64[:], nbytes: i64[:], home: i64, out: u64[:]) -> i64")
 hash_many = Entry("gather.hash_many(data: u8[:], start: i64[:], nbytes: i64[:], out: u64[:])")
 

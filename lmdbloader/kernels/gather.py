@@ -10,20 +10,20 @@ from lmdbloader.kernels.decode import decode_block, decode_window, fetch, has_ro
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.presence import look
 from lmdbloader.kernels.runtime.timing import tick
-from lmdbloader.kernels.runtime.xxhash import xxh64
+from lmdbloader.kernels.runtime.xxhash import xxh3
 
 
 @kernel
 def hash_many(data: np.ndarray, start: np.ndarray, nbytes: np.ndarray, out: np.ndarray) -> None:
-    """Write XXH64 (seed 0) of data[start[i] : start[i] + nbytes[i]] into out[i] (uint64); the caller checks bounds."""
+    """Write XXH3 of data[start[i] : start[i] + nbytes[i]] into out[i] (uint64); the caller checks bounds."""
     base = data.ctypes.data
     for i in range(start.shape[0]):
-        out[i] = xxh64(base + np.uint64(start[i]), np.uint64(nbytes[i]), np.uint64(0))
+        out[i] = xxh3(base + np.uint64(start[i]), np.uint64(nbytes[i]))
 
 
 @kernel
 def hash_pieces(file, start, nbytes, home, out):
-    """Write XXH64 (seed 0) of each of some pieces of a file.
+    """Write XXH3 of each of some pieces of a file.
 
     Args:
         file: As in `gather`.
@@ -40,7 +40,7 @@ def hash_pieces(file, start, nbytes, home, out):
         address = fetch(file, start[i], nbytes[i], home + start[i], True)
         if address == 0:
             return np.int64(i)
-        out[i] = xxh64(address, np.uint64(nbytes[i]), np.uint64(0))
+        out[i] = xxh3(address, np.uint64(nbytes[i]))
     return np.int64(start.shape[0])
 
 
@@ -56,7 +56,7 @@ def gather(
         file: (address of the map, its bytes, file descriptor, guard, clock), see `fetch`.
         rows: (b,) int64 row numbers of the index, checked by the caller.
         columns: (offset, stored_nbytes, raw_nbytes, checksum, codec), columns of the index.
-        verify: Whether to verify XXH64 before anything is decompressed.
+        verify: Whether to verify XXH3 before anything is decompressed.
         geometry: (height, width, channels, bits), columns of the index; read only if `has_windows` is true of a codec.
         tile: Side of a tile in pixels.
         windows: (b, 4) int64 top, bottom, left and right of each; (0, 4) for whole payloads.

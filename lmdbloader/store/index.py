@@ -130,7 +130,7 @@ class Blocks:
     def digest(self, number: int) -> int:
         """Return the digest of a block.
 
-        It is the XXH64 of those of its pieces: of each column in order its numbers, or its offsets and then its texts.
+        It is the XXH3 of those of its pieces: of each column in order its numbers, or its offsets and then its texts.
 
         Raises:
             DamagedBlockError: A text, or the number of a text, is outside of its column, or bytes cannot be read.
@@ -161,7 +161,7 @@ class Blocks:
         return checksum(np.concatenate(sums))
 
     def _sums_of(self, pieces: Sequence[tuple[int, int]]) -> npt.NDArray[np.uint64]:
-        """Return XXH64 of pieces of the file, each (place, number of bytes); they are in `content` from then on."""
+        """Return XXH3 of pieces of the file, each (place, number of bytes); they are in `content` from then on."""
         start, nbytes = np.array(pieces, np.int64).T.copy()
         sums = np.empty(len(pieces), np.uint64)
         done = entries.hash_pieces((*self._file, 0), start, nbytes, self._content.ctypes.data, sums)

@@ -48,7 +48,7 @@ class Block:
     Attributes:
         value: An Arrow IPC record-batch message.
         num_samples: Samples in it.
-        checksum: XXH64 of the value, a part of its key.
+        checksum: XXH3 of the value, a part of its key.
         payload_at: For each field of payloads or texts, the offset of the first in the value.
     """
 
@@ -126,7 +126,7 @@ def decode_block(
         value: Bytes-like LMDB value.
         schema: Of the record batch.
         fields: The dataset's.
-        expected: Its XXH64, from its key.
+        expected: Its XXH3, from its key.
         where: The record, for messages.
 
     Raises:

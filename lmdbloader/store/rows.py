@@ -136,7 +136,7 @@ def text_of(rows: Rows) -> str:
 
 def digest_of(column: I64) -> str:
     """Return the digest of the numbers of a column."""
-    return f"xxh64:{checksum(np.ascontiguousarray(column, '<i8')):016x}"
+    return f"xxh3:{checksum(np.ascontiguousarray(column, '<i8')):016x}"
 
 
 def parts_of(rows: Rows, size: int = _ROWS_AT_ONCE) -> Iterator[Rows]:

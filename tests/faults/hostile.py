@@ -106,7 +106,7 @@ class Copy:
             parts = [{**body["parts"][0], "data_nbytes": len(data)}, *body["parts"][1:]]
             own = {**body["index"], "nbytes": len(index)}
             body = with_digests({**body, "parts": parts, "index": own}, index)
-            manifest = signed({**body, "data_digest": f"xxh64:{checksum(data):016x}"})
+            manifest = signed({**body, "data_digest": f"xxh3:{checksum(data):016x}"})
         self._put("manifest.json", manifest)
 
     def lose(self, *names: str) -> None:

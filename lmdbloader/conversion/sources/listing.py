@@ -68,7 +68,7 @@ class Annotation:
     size: tuple[int, int] | None
 
     def digest(self) -> int:
-        """Return the XXH64 of its values."""
+        """Return the XXH3 of its values."""
         return checksum(f"{self.size}\0".encode() + self.boxes + self.labels)
 
 
