@@ -232,7 +232,8 @@ class Work:
             os.rename(self.folder, aside)
         except OSError:
             aside = self.folder
-        shutil.rmtree(aside, ignore_errors=True)
+        for _ in range(2):  # a file that another process created at that moment can escape once
+            shutil.rmtree(aside, ignore_errors=True)
 
     def leave(self, *, discard: bool = False) -> None:
         """Remove OUT.partial after an error, unless a part is in it, or whatever is in it."""
