@@ -22,7 +22,7 @@ import lmdbloader
 from lmdbloader import LMDBDataset, Loader, fields
 from lmdbloader.conversion import combining
 from lmdbloader.errors import CorruptError, DestinationError, OptionError
-from lmdbloader.store import read_manifest
+from lmdbloader.store import Work, read_manifest
 
 CLASSES = ("ant", "bee", "cat")
 
@@ -208,6 +208,24 @@ def test_an_interrupted_one_continues(place: Path, db: Path, monkeypatch: pytest
     lmdbloader.append(db, [place / "b.lmdb"], log=said.append)
     assert any("resuming after 4 of 4 samples" in line for line in said)
     assert names_in(db) == files_of(2)
+
+
+def test_one_that_was_killed_after_it_was_in_place_is_found_done(
+    place: Path, db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+        patch.setattr(Work, "discard", _fail)
+        lmdbloader.append(db, [place / "b.lmdb"])
+    assert len(values_of(db)) == 10
+    done = lmdbloader.append(db, [place / "b.lmdb"])
+    assert done.was_finished and done.num_samples == 10 and names_in(db) == files_of(2)
+    assert not db.with_name(f"{db.name}.partial").exists()
+    # The same samples a second time, interrupted before they are in place.
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+        patch.setattr(combining, "join", _fail)
+        lmdbloader.append(db, [place / "b.lmdb"])
+    again = lmdbloader.append(db, [place / "b.lmdb"])
+    assert not again.was_finished and again.num_samples == 14 and len(values_of(db)) == 14
 
 
 def test_a_file_system_without_hard_links_gets_copies(place: Path, db: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -261,6 +261,28 @@ def test_a_dataset_that_was_put_in_place_by_a_killed_run_is_finished(
         write(Samples(), out)
 
 
+def test_a_dataset_of_the_first_samples_is_not_taken_for_an_unfinished_one_of_all(
+    out: Path, small_parts: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lmdbloader.conversion.from_python.estimate_map_nbytes", lambda *_: 2**22)
+    samples = [sample(i) for i in range(200)]
+
+    def breaks(_: int) -> None:
+        if Work(out).facts(0) is not None:
+            raise RuntimeError("a bad sample")
+
+    interrupt(samples, out, progress=breaks)
+    first = Work(out).facts(0)
+    assert first is not None and Work(out).facts(1) is None
+    write(samples[: first.num_samples], out, restart=True)
+    with pytest.raises(RuntimeError, match="a bad sample"):
+        write(samples, out, overwrite=True, progress=breaks)
+    assert Work(out).is_published()
+    with pytest.raises(DestinationError, match="a dataset is there already"):
+        write(samples, out)
+    assert write(samples, out, overwrite=True).num_samples == 200
+
+
 # --- what identifies samples ---
 
 
@@ -276,6 +298,7 @@ class Files(Samples):
 def test_lists_of_files_count_but_not_the_place_of_their_folder() -> None:
     first = identity_of(Files("/a", ["x", "y"]), 2)
     assert identity_of(Files("/b/c", ["x", "y"]), 2) == first
+    assert identity_of(Samples(), 2).keys() == first.keys()  # whoever has no lists any more is another
     others = [Files("/a", ["x", "z"]), Files("/a", ["y", "x"]), Files("/a", ["x"])]
     assert len({str(identity_of(dataset, 2)) for dataset in (*others, Files("/a", ["x", "y"]))}) == 4
     subsets = [Subset(Files("/a", ["x", "y"]), indices) for indices in ([0], [1])]  # type: ignore[arg-type]

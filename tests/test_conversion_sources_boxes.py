@@ -17,6 +17,7 @@ from PIL import Image
 import lmdbloader
 from lmdbloader import transforms as T
 from lmdbloader.cli import main
+from lmdbloader.conversion import plan_parts, saved_plan
 from lmdbloader.conversion.sources.layouts import list_sources
 from lmdbloader.conversion.sources.yolo import parse_names
 from lmdbloader.errors import DestinationError, ImageError, OptionError, SourceError, SourceNotFoundError
@@ -294,6 +295,25 @@ def test_boxes_changed_in_the_middle_are_noticed(coco: Path, tmp_path: Path) -> 
     change(coco, content())
     lmdbloader.convert(coco, tmp_path / "out", restart=True, **options)
     check(tmp_path / "out")
+
+
+def test_boxes_of_an_older_plan_are_never_taken(coco: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, options = tmp_path / "out", {"layout": "coco", "parts": 2}
+    value = content()
+    value["annotations"][1]["bbox"] = [0, 0, 10, 21]
+    change(coco, value)
+    plan_parts(coco, out, **options)
+    change(coco, content())
+
+    def stop(*_: Any) -> None:
+        raise RuntimeError("stopped between the plan and its inputs")
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+        patch.setattr(saved_plan, "_pack", stop)
+        patch.setattr(saved_plan, "BytesIO", stop)
+        plan_parts(coco, out, **options)
+    lmdbloader.convert(coco, out, workers=1, **options)
+    check(out)
 
 
 def edited(key: str, number: int, **values: Any) -> dict[str, Any]:

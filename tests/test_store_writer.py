@@ -28,6 +28,7 @@ from lmdbloader.format.layout import make_field, parse_record_key
 from lmdbloader.format.manifest import Description
 from lmdbloader.images.downscale import downscale
 from lmdbloader.store import Chunk, PartFacts, PartWriter, Work, encode_blocks, join, read_manifest
+from lmdbloader.store.writing import work as work_module
 
 FIELDS = [make_field("blob", "bytes")]
 DESCRIPTION = Description(tuple(FIELDS), False, {}, {})
@@ -159,6 +160,58 @@ def test_a_part_of_another_plan_is_made_again(tmp_path: Path) -> None:
     assert work.facts(0) is None
     join(work, [add_part(work, 0, PARTS[0])], DESCRIPTION)
     assert blobs(tmp_path / "d") == PARTS[0]
+
+
+def test_a_part_is_of_the_plan_that_its_process_follows(tmp_path: Path) -> None:
+    first = begun(tmp_path / "d")
+    second = Work(tmp_path / "d")
+    second.begin({"made_by": "another"})
+    made = add_part(first, 0, [b"old"])
+    assert second.facts(0) is None
+    facts = add_part(second, 0, PARTS[0])
+    with pytest.raises(CorruptError, match=r"part-00000"):
+        join(first, [made], DESCRIPTION)
+    join(second, [facts], DESCRIPTION)
+    assert blobs(tmp_path / "d") == PARTS[0]
+
+
+def test_an_equal_plan_leaves_what_another_process_has_begun(tmp_path: Path) -> None:
+    made = add_part(begun(tmp_path / "d"), 0, PARTS[0])
+    assert begun(tmp_path / "d").facts(0) == made
+
+
+def test_a_plan_and_parts_that_appear_meanwhile_are_no_obstacle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Work.plan
+
+    def and_begin(work: Work) -> Any:
+        found = plan(work)
+        monkeypatch.undo()
+        add_part(begun(tmp_path / "d"), 0, PARTS[0])
+        return found
+
+    monkeypatch.setattr(Work, "plan", and_begin)
+    assert not Work(tmp_path / "d").continues({"the call": "test"})
+
+
+def test_a_dataset_that_appears_while_one_is_put_in_place_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lmdbloader.write([{"x": 1}], tmp_path / "other")
+    flush = work_module.system.flush_path
+
+    def and_move(path: Path) -> None:
+        flush(path)
+        if path.name.startswith("dataset.new-"):
+            os.rename(tmp_path / "other", tmp_path / "d")
+
+    work = begun(tmp_path / "d")
+    facts = add_part(work, 0, PARTS[0])
+    monkeypatch.setattr(work_module.system, "flush_path", and_move)
+    with pytest.raises(DestinationError, match="a dataset is there already"):
+        join(work, [facts], DESCRIPTION)
+    assert lmdbloader.LMDBDataset(tmp_path / "d")[0].x == 1
 
 
 def test_an_error_leaves_nothing_of_a_part(tmp_path: Path) -> None:

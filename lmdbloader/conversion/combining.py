@@ -332,7 +332,9 @@ def combine(
         work.discard()
     description = Description(recipe.fields, recipe.with_source, recipe.named_classes, of_recipe)
     try:
-        _begin(recipe, work, of_recipe)
+        if _begin(recipe, work, of_recipe, before) and before is not None:
+            work.discard()
+            return _finished(out, before.manifest, notes)
         facts = _make_parts(recipe, work, description, progress=progress, log=log)
         # A dataset that has changed meanwhile is not the one that would be replaced.
         if before is not None and read_manifest(out).manifest_digest != before.manifest.manifest_digest:
@@ -361,14 +363,20 @@ def _find_finished(out: Path, recipe: Recipe, made_by: Mapping[str, Any], notes:
         found = (old, undecided(manifest.fields), manifest.with_source, dict(manifest.classes))
         return found == (made_by, recipe.fields, recipe.with_source, recipe.named_classes)
 
-    if (manifest := find_finished(out, is_same)) is None:
-        return None
+    return None if (manifest := find_finished(out, is_same)) is None else _finished(out, manifest, notes)
+
+
+def _finished(out: Path, manifest: Manifest, notes: Sequence[str]) -> Combined:
+    """Return the result of a call whose dataset was there already."""
     numbers = manifest.num_samples, 0, 0
     return Combined(str(out), *numbers, manifest.sizes, manifest.content_digest, tuple(notes), was_finished=True)
 
 
-def _begin(recipe: Recipe, work: Work, made_by: Mapping[str, Any]) -> None:
+def _begin(recipe: Recipe, work: Work, made_by: Mapping[str, Any], before: Reader | None) -> bool:
     """Note what is made in OUT.partial, or find that an interrupted call has noted the same.
+
+    Returns:
+        Whether that call has put the grown dataset in place and was killed before it could remove OUT.partial.
 
     Raises:
         DestinationError: The call was another one.
@@ -381,16 +389,17 @@ def _begin(recipe: Recipe, work: Work, made_by: Mapping[str, Any]) -> None:
         "fields": [field_json(f) for f in recipe.fields],
         "the samples": digest_of(json.dumps(about).encode()),
     }
+    grows = None if before is None else before.manifest.manifest_digest
     if work.continues(asked):
-        return
+        return (work.plan() or {}).get("grows") != grows and work.is_published()
     needed, free = recipe.payload_nbytes, free_nbytes(work.folder.absolute().parent)
     if free is not None and needed > free:
         raise DiskFullError(
             f"{work.folder}: the samples take {show_nbytes(needed)}, and {show_nbytes(free)} are free: "
             f"{show_nbytes(needed - free)} are missing. Free some space, or choose another disk."
         )
-    work.discard()
-    work.begin({"asked": asked})
+    work.begin({"asked": asked, "grows": grows})
+    return False
 
 
 def _make_parts(

@@ -327,9 +327,9 @@ def _find_finished(job: _Job, work: Work) -> Written | None:
         work.compare(job.asked)
     except DestinationError:
         return None
-    if not work.is_published():
+    # A dataset of the first samples alone may have the parts that are complete.
+    if not work.is_published() or (manifest := read_manifest(job.out)).num_samples != job.source.num_samples:
         return None
-    manifest = read_manifest(job.out)
     work.discard()
     return Written(manifest.num_samples, manifest.sizes, manifest.content_digest)
 
@@ -370,7 +370,8 @@ def _begin(job: _Job, work: Work, first: dict[str, Any]) -> Part:
     part = make_part(chunk, schema)
     num_samples = chunk.num_samples
     total = max(source.num_samples or 4 * num_samples, num_samples)
-    work.discard()
+    if not source.is_indexed:  # what is there is of other samples, for all that is known
+        work.discard()
     work.begin({
         "asked": job.asked,
         "fields": [field_json(f) for f in schema],
@@ -391,7 +392,9 @@ def _write(job: _Job, work: Work, part: Part | None, report: Callable[[int], Non
         report: Called with the number of samples of each part.
         shows_bar: Whether a bar is shown.
     """
-    source, plan, facts = job.source, work.plan() or {}, work.first_facts()
+    source, plan, facts = job.source, work.plan(), work.first_facts()
+    if plan is None:
+        raise DestinationError(f"{work.folder}: another process has removed it. Run it again.")
     recipe = replace(job.recipe, fields=tuple(map(parse_field, plan["fields"])))
     description = replace(job.description, fields=recipe.fields)
     is_slow = source.is_indexed and (recipe.prepare is not None or not isinstance(source.samples, list | tuple))

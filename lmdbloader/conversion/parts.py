@@ -55,6 +55,8 @@ from lmdbloader.store.writing.work import remove_work
 PART_NBYTES = 256 * 2**20
 _MOST_PARTS = 100_000
 _PLACES = ("hr", "lr", "masks", "annotations")
+# What may have changed of the inputs, as `describe` records them.
+_INPUTS = {"num_sources": "their number", "names_and_sizes": "their names or sizes", "annotations": "their boxes"}
 # The parts of one dataset are made by one release.
 _RELEASE = {"the release of lmdbloader": __version__}
 #: Called with the number of sources that were just converted, and the bytes of their files.
@@ -204,15 +206,28 @@ def prepare(src: Any, target: Path, options: RunOptions, *, is_part: bool = Fals
     work = Work(target)
     if options.restart:
         work.discard()
-    asked = {**_asked(work, src, options), "the inputs": made_by["inputs"]}
+    asked = _asked(work, src, options)
     if not work.continues(asked) or not is_saved(work):
         return _plan(work, plan, made_by, options, asked)
     saved = load(work)
+    if saved.made_by["inputs"] != made_by["inputs"]:
+        if work.has_parts() and not work.is_published():
+            raise _changed_inputs(work, saved.made_by["inputs"], made_by["inputs"])
+        return _plan(work, plan, made_by, options, asked)
     done = sum(work.facts(number) is not None for number in range(saved.num_parts))
     if done:
         of = f"{done} of {counted(saved.num_parts, 'part is', 'parts are')} complete"
         options.log(plain(f"{work.folder}: resuming: {of}"))
     return saved
+
+
+def _changed_inputs(work: Work, before: Mapping[str, Any], now: Mapping[str, Any]) -> DestinationError:
+    changed = [what for name, what in _INPUTS.items() if before.get(name) != now.get(name)]
+    numbers = f"{before['num_sources']} then, {now['num_sources']} now"
+    return DestinationError(
+        f"{work.folder}: the inputs have changed since the parts were planned ({numbers}): {', '.join(changed)}. Put "
+        f"them back as they were, or discard all parts with {option('restart', True)}."
+    )
 
 
 def _plan(

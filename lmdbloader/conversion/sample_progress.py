@@ -64,7 +64,7 @@ def identity_of(samples: Any, num_samples: int) -> dict[str, Any]:
             for value in values:
                 text = repr(value) if not root else repr(value).replace(root, "", 1)
                 lists.update(text.encode("utf-8", "surrogatepass") + b"\0")
-    return found | ({"the digest of its lists of files and labels": str(lists)} if is_listed else {})
+    return found | {"the digest of its lists of files and labels": str(lists) if is_listed else None}
 
 
 def _parts(samples: Any) -> Iterator[Any]:

@@ -114,15 +114,16 @@ def join(
     try:
         with explain_full_disk(work.folder, lambda: _ROW_NBYTES * sum(part.num_samples for part in parts)):
             fresh.mkdir()
+            # Before the digests of rows are compared: a part that another process replaces meanwhile is noticed.
+            files = [reader.path / name for reader in before for name in reader.manifest.data_files]
+            for place, file in enumerate([*files, *(folder / DATA_FILE for folder, _ in rows)]):
+                link(file, fresh / data_file(place))
             manifest = _write_index(fresh, rows, parts, description, before, is_settled=is_settled)
             if expected not in (None, manifest.content_digest):
                 found = manifest.content_digest
                 raise CorruptError(f"the content digest of the records is {found}, expected {expected}.")
             for name, data in (notes or {}).items():
                 write_file(fresh / name, data)
-            files = [reader.path / name for reader in before for name in reader.manifest.data_files]
-            for place, file in enumerate([*files, *(folder / DATA_FILE for folder, _ in rows)]):
-                link(file, fresh / data_file(place))
             write_file(fresh / MANIFEST_FILE, manifest.to_json())
         put_in_place(fresh, work.out, overwrite=overwrite, is_damaged=is_damaged)
     finally:

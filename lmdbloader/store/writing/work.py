@@ -142,6 +142,7 @@ class Work:
             DestinationError: Other files are in it.
         """
         self.out, self.folder = out, partial_of(out)
+        self._digest: str | None = None  # of the plan that was read or written last: this process makes its parts
         if self.folder.exists() and not self.folder.is_dir():
             raise DestinationError(f"{self.folder}: exists and is not a folder. Remove it.")
         if self.folder.is_dir() and (others := _others(self.folder)):
@@ -158,9 +159,11 @@ class Work:
         path = self.folder / PLAN_FILE
         try:
             with explain_full_disk(path), naming(path):
-                found = json.loads(read_regular(path, _MAX_FACTS_NBYTES))
+                content = read_regular(path, _MAX_FACTS_NBYTES)
+            found = json.loads(content)
             if not isinstance(found, dict):
                 raise ValueError("not an object")
+            self._digest = digest_of(content)
             return found
         except FileNotFoundError:
             return None
@@ -169,11 +172,15 @@ class Work:
             raise DestinationError(f"{path}: does not decode ({error!r:.80}). {advice}") from error
 
     def begin(self, plan: Mapping[str, Any]) -> None:
-        """Write the plan, durably; of several processes that do, all must have the same one."""
+        """Write the plan, durably; what another plan has made is discarded. Several processes must have the same one."""
         occupy_standard_descriptors()
+        text = json.dumps(plan, indent=1)
+        if self.plan() not in (None, json.loads(text)):
+            self.discard()
         with explain_full_disk(self.folder):
             self.folder.mkdir(exist_ok=True)
-            self.write(PLAN_FILE, json.dumps(plan, indent=1).encode())
+            self.write(PLAN_FILE, text.encode())
+            self._digest = digest_of(text.encode())
             system.flush_path(self.folder.absolute().parent)
         self.remove_abandoned()
 
@@ -201,10 +208,11 @@ class Work:
         Raises:
             DestinationError: Parts of another call are there.
         """
+        has_parts = self.has_parts()  # before the plan is read: another process may begin meanwhile
         try:
             self.compare(asked)
         except DestinationError:
-            if self.has_parts() and not self.is_published():
+            if has_parts and not self.is_published():
                 raise
             return False
         return True
@@ -224,7 +232,8 @@ class Work:
             os.rename(self.folder, aside)
         except OSError:
             aside = self.folder
-        shutil.rmtree(aside, ignore_errors=True)
+        for _ in range(2):  # a file that another process created at that moment can escape once
+            shutil.rmtree(aside, ignore_errors=True)
 
     def leave(self, *, discard: bool = False) -> None:
         """Remove OUT.partial after an error, unless a part is in it, or whatever is in it."""
@@ -276,9 +285,11 @@ class Work:
         shutil.rmtree(self.folder / part_folder(number))
 
     def _plan_digest(self) -> str:
-        path = self.folder / PLAN_FILE
-        with explain_full_disk(path), naming(path):
-            return digest_of(path.read_bytes())
+        if self._digest is None:
+            path = self.folder / PLAN_FILE
+            with explain_full_disk(path), naming(path):
+                self._digest = digest_of(path.read_bytes())
+        return self._digest
 
     @contextmanager
     def part(
@@ -436,8 +447,12 @@ def put_in_place(fresh: Path, out: Path, *, overwrite: bool, is_damaged: bool = 
             system.flush_path(fresh / name)
         system.flush_path(fresh)
         is_taken = out.exists() and any(out.iterdir())
-        if not is_taken:
-            os.rename(fresh, out)
+        if not (overwrite and is_taken):  # whatever another process has put there meanwhile stays
+            try:
+                os.rename(fresh, out)
+            except OSError:
+                check_destination(out, overwrite=False)
+                raise
         elif not system.exchange(fresh, out):  # a reader that opens it at this moment finds nothing
             aside = _aside(out)
             os.rename(out, aside)
