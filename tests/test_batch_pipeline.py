@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from transform_reference import Expected, apply_all
 
 import lmdbloader
 from lmdbloader import transforms as T
-from lmdbloader.batch.pipeline import Pipeline
+from lmdbloader.batch.pipeline import Pipeline, Scratch
 from lmdbloader.errors import CorruptError, OptionError
 from lmdbloader.format import codecs, layout
 from lmdbloader.format.layout import CODEC_JPEG, DATA_FILE
@@ -80,12 +81,22 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return get
 
 
+def guarded_scratch(pipeline: Pipeline) -> tuple[Scratch, list[Any]]:
+    """Return working memory, and the arrays for resizing in it, each with a guard behind it."""
+    prepare, guarded = pipeline._prepare, list[Any]()
+
+    def prepare_guarded(scratch: Scratch) -> Any:
+        guarded[:] = [np.full(len(part) + GUARD, MARK, part.dtype) for part in scratch.resize]
+        scratch.resize = tuple(part[:-GUARD] for part in guarded)
+        return prepare(scratch)
+
+    with patch.object(pipeline, "_prepare", prepare_guarded):
+        return pipeline.scratch(), guarded
+
+
 def read(pipeline: Pipeline, rows: Sequence[int], samples: Sequence[int], epoch: int = 0, batch_size: int = 2) -> Any:
     """Return the images of each field, (n, C, H, W); all memory that is written to is between guards."""
-    scratch = pipeline.scratch()
-    lengths = [len(a) for a in scratch.resize]
-    guarded = [np.full(n + 16, MARK, a.dtype) for a, n in zip(scratch.resize, lengths, strict=True)]
-    scratch.resize = tuple(a[:n] for a, n in zip(guarded, lengths, strict=True))  # type: ignore[assignment]
+    scratch, guarded = guarded_scratch(pipeline)
     num_batches = -(-len(rows) // batch_size)
     sizes = [batch_size * output.nbytes for output in pipeline.outputs]
     memory = [[np.full(GUARD + size + GUARD, MARK, np.uint8) for size in sizes] for _ in range(num_batches)]
@@ -101,8 +112,7 @@ def read(pipeline: Pipeline, rows: Sequence[int], samples: Sequence[int], epoch:
             output = pipeline.outputs[f]
             arrays = m[GUARD:end].copy().view(output.values.carrier).reshape(count, *output.stored_shape)
             found[f].append(output.images(torch.from_numpy(arrays)))
-    for array, length in zip(guarded, lengths, strict=True):
-        assert (array[length:] == MARK).all(), "written behind the scratch"
+    assert all((array[-GUARD:] == MARK).all() for array in guarded), "written behind the scratch"
     return [torch.cat(parts) for parts in found]
 
 
@@ -314,12 +324,11 @@ def _read_guarded(reader: Reader, transforms: Any) -> None:
     pipeline = Pipeline(reader, ["image"], transforms)
     rows = np.arange(len(reader), dtype=np.int64)
     out = np.empty(pipeline.outputs[0].nbytes * len(rows), np.uint8)
-    scratch = pipeline.scratch()
-    guarded = [np.full(len(part) + GUARD, 77, part.dtype) for part in scratch.resize]
-    scratch.resize = tuple(part[:-GUARD] for part in guarded)  # type: ignore[assignment]
+    scratch, guarded = guarded_scratch(pipeline)
     for epoch in range(20):
         pipeline.read(rows, rows, epoch, np.array([[out.ctypes.data]]), len(rows), scratch)
-        assert all((part[-GUARD:] == 77).all() for part in guarded)
+        assert all((part[-GUARD:] == MARK).all() for part in guarded)
+    assert any((part[:-GUARD] != MARK).any() for part in guarded), "the guarded memory is not used"
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from PIL import Image
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
+from lmdbloader.batch.pipeline import Pipeline
 from lmdbloader.errors import CorruptError, OptionError
 from lmdbloader.transforms import RandomCrop, RandomDihedral
 
@@ -64,6 +65,15 @@ def numbers(batches: Any) -> list[list[int]]:
 def without(batches: list[list[int]], lost: Sequence[int]) -> list[list[int]]:
     """Return batches without some samples, and without batches that are empty then."""
     return [left for batch in batches if (left := [n for n in batch if n not in lost])]
+
+
+def test_a_damaged_sample_costs_no_working_memory(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, scratch = [], Pipeline.scratch
+    monkeypatch.setattr(Pipeline, "scratch", lambda self: made.append(self) or scratch(self))
+    dataset = damaged(path, tmp_path / "d", samples=range(0, COUNT, 2))
+    for _ in range(2):
+        assert len(list(Loader(dataset, 6, num_threads=1, on_corrupt="skip"))) == 10
+    assert len(made) == 2  # for the thread of each Loader
 
 
 @pytest.mark.parametrize("field", ["image", "raw", "values", "facts"])

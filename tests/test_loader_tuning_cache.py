@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,21 @@ def test_a_measurement_is_remembered_for_its_own_case(file: Path) -> None:
     remember_workers("case", Workers(0, pin_memory=False))
     assert (recall_threads("case"), recall_workers("case")) == (3, Workers(0, False))
     assert (recall_threads("other"), recall_workers("other")) == (8, None)
+    assert [p.name for p in file.parent.iterdir()] == ["settings.json"]
+
+
+def test_processes_that_write_at_once_leave_a_whole_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace = os.replace
+
+    def replace_later(*paths: Any) -> None:
+        """Let another process write its own between this one's writing and its rename."""
+        monkeypatch.setattr(os, "replace", replace)
+        remember_threads("of another process", 3)
+        replace(*paths)
+
+    monkeypatch.setattr(os, "replace", replace_later)
+    remember_threads("case", 4)
+    assert recall_threads("case") == 4
     assert [p.name for p in file.parent.iterdir()] == ["settings.json"]
 
 

@@ -16,6 +16,7 @@ from lmdbloader.base.stage_times import NO_CLOCK, Clock
 from lmdbloader.batch.memory import BatchMemory
 from lmdbloader.batch.pipeline import Pipeline, Scratch
 from lmdbloader.batch.sample import Batch, Form, Ragged, in_form, sample_type, stacked
+from lmdbloader.errors import CorruptError
 from lmdbloader.fields import kind_named
 from lmdbloader.format.layout import Field
 from lmdbloader.store import Reader
@@ -218,7 +219,11 @@ class Batcher:
             scratch = self.pipeline.scratch()
         clock.tick(clock_words.BUFFER)
         rows, draws = begun.rows[first:end], begun.draws[first:end]
-        self.pipeline.read(rows, draws, begun.epoch, addresses, begun.batch_size, scratch, clock)
+        try:
+            self.pipeline.read(rows, draws, begun.epoch, addresses, begun.batch_size, scratch, clock)
+        except CorruptError:  # the call was made, or not begun
+            self._scratch.append(scratch)
+            raise
         self._scratch.append(scratch)
 
     def complete(self, begun: Begun, clock: Clock = NO_CLOCK) -> list[Any]:

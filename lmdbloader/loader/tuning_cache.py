@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.data import Dataset
 
 from lmdbloader.base.cores import count_cores, count_own_cores
-from lmdbloader.base.files import replacing
 from lmdbloader.base.user_cache import cache_folder
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.transforms import Geometry, Transform
@@ -123,8 +124,13 @@ def _remember(key: str, value: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         others = {other: found for other, found in _read().items() if other != key}
         kept = dict(list({**others, key: value}.items())[-_MOST_ENTRIES:])
-        with replacing(folder / "settings.json") as hidden:
-            hidden.write_text(json.dumps(kept, indent=1), "utf-8")
+        import tempfile  # which most processes do not need
+
+        # Two processes that write at once have a file each.
+        with tempfile.TemporaryDirectory(dir=folder) as own:
+            written = Path(own, "settings.json")
+            written.write_text(json.dumps(kept, indent=1), "utf-8")
+            os.replace(written, folder / "settings.json")
     except OSError:
         return
 
