@@ -34,6 +34,9 @@ def test_resnet_50_on_a_v100() -> None:
     assert round(found.fit.batch_nbytes / GIB, 2) == 12.97
     assert found.fit.fits and found.fit.largest_power == 128
     assert "1,750 samples a second by its FLOPS, 1,457 published" in str(found)
+    # Of another model nothing was published.
+    other = str(plan(preset="resnet50-v100", example_flops="1G", device_flops="7T"))
+    assert "7,000 samples a second by its FLOPS\n" in other
     assert "12.97 GiB fits in 16.00 GiB" in str(found)
     assert any("single precision" in note for note in preset.notes)
 

@@ -55,7 +55,8 @@ class Curve:
     Attributes:
         label: In the legend.
         colour: Of the line.
-        points: For each place on the horizontal axis, the turns: their median is the point, their range a bar.
+        points: For each place on the horizontal axis, in any order, the turns: their median is the point, their range a
+            bar.
     """
 
     label: str
@@ -85,6 +86,9 @@ def draw(study: Study) -> dict[str, Figure]:
         found["loading"] = draw_lines(curves, "samples/s", label)
     if rows := tuple(row for row in rows if "read_seconds" in row.figures):
         found["stages"] = _draw_stages(rows)
+    if study.section("cold"):
+        titles = {"cold": "from a cold page cache", "warm": "the same again, from memory"}
+        found["cold"] = draw_bars({titles[name]: _bars(study.section(name)) for name in titles}, "samples/s")
     return found
 
 
@@ -103,11 +107,12 @@ def draw_lines(panels: Mapping[str, Sequence[Curve]], values: str, places: str) 
     for axes, curves in zip(grid, panels.values(), strict=True):
         xs = sorted({x for curve in curves for x in curve.points})
         for curve in curves:
-            middles = [statistics.median(turns) for turns in curve.points.values()]
-            below = [middle - min(turns) for middle, turns in zip(middles, curve.points.values(), strict=True)]
-            above = [max(turns) - middle for middle, turns in zip(middles, curve.points.values(), strict=True)]
+            points = sorted(curve.points.items())
+            middles = [statistics.median(turns) for _, turns in points]
+            below = [middle - min(turns) for middle, (_, turns) in zip(middles, points, strict=True)]
+            above = [max(turns) - middle for middle, (_, turns) in zip(middles, points, strict=True)]
             axes.errorbar(
-                [xs.index(x) for x in curve.points], middles, (below, above), label=curve.label, color=curve.colour,
+                [xs.index(x) for x, _ in points], middles, (below, above), label=curve.label, color=curve.colour,
                 marker="o", markersize=4, capsize=2,
             )  # fmt: skip
         axes.set_xticks(range(len(xs)), [f"{x:g}" for x in xs])
@@ -172,6 +177,11 @@ def _draw_stages(rows: Sequence[StudyRow]) -> Figure:
         found = {stage: 1e6 * row.figures[f"{stage}_seconds"] for stage in STAGES}
         panels.setdefault(f"{LOADER_NAMES[row.source]}, {_window(row)}", {})[f"{row.batch_size:,}"] = found
     return draw_bars(panels, "µs a sample")
+
+
+def _bars(rows: Sequence[StudyRow]) -> dict[str, dict[str, float]]:
+    """Return a bar for each row, without parts."""
+    return {f"{LOADER_NAMES[row.source]}\n{row.order}".replace(" (", "\n("): {"": row.samples_per_s} for row in rows}
 
 
 def _window(row: StudyRow) -> str:

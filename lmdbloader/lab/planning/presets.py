@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lmdbloader.base.units import FLOPS
+
 BEAST = (
     'Assaf Pinhasi, "Feeding the beast: understanding and optimizing the data loading path for training deep learning"'
 )
@@ -31,6 +33,12 @@ class Preset:
     options: Mapping[str, Any]
     images_per_s: float | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def flops_images_per_s(self) -> float | None:
+        """Images that one GPU would train a second by the FLOPS that are stated; None if they are not."""
+        found = [FLOPS.parse(self.options.get(name, "")) for name in ("device_flops", "example_flops")]
+        return found[0] / found[1] if found[0] and found[1] else None
 
 
 # The document's megabytes are MiB: its 128 x 103 MB + 98 MB = 12.97 GB divides by 1024.

@@ -118,8 +118,9 @@ def _needed(found: Plan) -> Iterator[tuple[str, str]]:
         yield "GPU memory", f"{memory}; the largest batch is {fit.largest:,}{power}"
     if found.flops_samples_per_s is not None:
         text = f"{number(found.flops_samples_per_s)} samples a second by its FLOPS"
-        if found.preset is not None and found.preset.images_per_s:
-            text += f", {found.preset.images_per_s:,.0f} published"
+        preset = found.preset
+        if preset is not None and preset.images_per_s and preset.flops_images_per_s == found.flops_samples_per_s:
+            text += f", {preset.images_per_s:,.0f} published"
         yield "one GPU", text
 
 
