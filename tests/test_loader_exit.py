@@ -104,7 +104,7 @@ if __name__ == "__main__":
 """
 LOADERS = {
     "threads": "",
-    # An interrupt while torch ends workers, as after each epoch of workers that do not persist, is lost in its `__del__`.
+    # Workers that persist: an interrupt while torch ends workers is lost in its `__del__`.
     "workers": "loader = lmdbloader.dataloader(ds, 4, num_workers=2, persistent_workers=True)\n",
 }
 

@@ -172,7 +172,7 @@ class Work:
             raise DestinationError(f"{path}: does not decode ({error!r:.80}). {advice}") from error
 
     def begin(self, plan: Mapping[str, Any]) -> None:
-        """Write the plan, durably; what another plan has made is discarded. Several processes must have the same one."""
+        """Write the plan, durably, and discard what another plan has made; several processes must have the same one."""
         occupy_standard_descriptors()
         text = json.dumps(plan, indent=1)
         if self.plan() not in (None, json.loads(text)):
