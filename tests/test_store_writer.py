@@ -203,7 +203,7 @@ def test_a_dataset_that_appears_while_one_is_put_in_place_stays(
 
     def and_move(path: Path) -> None:
         flush(path)
-        if path.name.startswith("dataset.new-"):
+        if path.name == "index.arrow":
             os.rename(tmp_path / "other", tmp_path / "d")
 
     work = begun(tmp_path / "d")
