@@ -47,11 +47,33 @@ kinds = pytest.mark.parametrize("kind", [BatchMemory, SharedMemory])
 )
 def test_any_view_of_memory_keeps_it(kind: type[BatchMemory], hold: Any) -> None:
     memory = make(kind)
-    taken, address = memory.take(COUNT)
+    (taken,), (address,) = memory.take(COUNT, COUNT)
     held = hold(taken)
     del taken
-    others = [memory.take(COUNT) for _ in range(20)]
-    assert len({address, *(other for _, other in others)}) == 21
+    others = [memory.take(COUNT, COUNT) for _ in range(20)]
+    assert len({address, *(other for _, (other,) in others)}) == 21
+    del held
+
+
+@kinds
+@pytest.mark.parametrize(("count", "batch_size", "sizes"), [(16, 4, 4 * [4]), (17, 7, [7, 7, 3]), (3, 8, [3]), (0, 8, [0])])
+def test_batches_that_are_taken_together_lie_apart_and_any_of_them_keeps_their_memory(
+    kind: type[BatchMemory], count: int, batch_size: int, sizes: list[int]
+) -> None:
+    memory = make(kind, np.float32)
+    tensors, addresses = memory.take(count, batch_size)
+    assert [len(tensor) for tensor in tensors] == sizes
+    assert all(tensor.shape[1:] == SHAPE and tensor.dtype == torch.float32 for tensor in tensors)
+    if count:
+        assert [tensor.data_ptr() for tensor in tensors] == addresses
+    # torch saves a tensor with the whole of its storage.
+    assert [tensor.untyped_storage().nbytes() for tensor in tensors] == [4 * tensor.numel() for tensor in tensors]
+    for number, tensor in enumerate(tensors):
+        tensor.fill_(number)
+    assert all((tensor == number).all() for number, tensor in enumerate(tensors))
+    held, tensors = tensors[-1][:1], []
+    again = [address for _ in range(9) for address in memory.take(count, batch_size)[1]]
+    assert not set(again) & set(addresses) or not count
     del held
 
 
@@ -60,9 +82,10 @@ def test_threads_never_share_memory_that_is_in_use() -> None:
 
     def work(number: int) -> None:
         for turn in range(300):
-            tensor, _ = memory.take(COUNT + turn % 2)
-            tensor.fill_(number)
-            if not (tensor == number).all():
+            tensors, _ = memory.take(COUNT + turn % 2, COUNT // 2)
+            for tensor in tensors:
+                tensor.fill_(number)
+            if not all((tensor == number).all() for tensor in tensors):
                 wrong.append(turn)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]

@@ -23,13 +23,15 @@ class Recycled:
         self._shape = shape
         self._kept: list[Any] = []
 
-    def take(self, count: int) -> tuple[torch.Tensor, int]:
-        self._taken += 1
-        if not self._kept:
-            shape = (count, *self._shape)
-            self._kept = [torch.empty(shape, dtype=self._dtype, pin_memory=True).numpy() for _ in range(3)]
-        tensor = torch.from_numpy(self._kept[self._taken % 3])
-        return tensor, tensor.data_ptr()
+    def take(self, count: int, batch_size: int) -> tuple[list[torch.Tensor], list[int]]:
+        tensors = []
+        for _ in range(0, count, batch_size):
+            self._taken += 1
+            if not self._kept:
+                shape = (batch_size, *self._shape)
+                self._kept = [torch.empty(shape, dtype=self._dtype, pin_memory=True).numpy() for _ in range(3)]
+            tensors.append(torch.from_numpy(self._kept[self._taken % 3]))
+        return tensors, [tensor.data_ptr() for tensor in tensors]
 
 
 def aliased(loader: Any, cuda: LateCuda) -> Any:

@@ -109,6 +109,11 @@ class Batcher:
         self._names, self._type = tuple(fields), sample_type(tuple(fields), ragged, json)
         self._memory = [memory(o.stored_shape, o.values.carrier, keep=keep) for o in pipeline.outputs]
         self._places = [self._names.index(o.name) for o in pipeline.outputs]
+        # Of the outputs: the place in a batch, the memory, and what makes images of it.
+        self._into = [
+            (place, own, o.images if o.is_changed else None)
+            for place, own, o in zip(self._places, self._memory, pipeline.outputs, strict=True)
+        ]
         # Computed once, as every sample needs them.
         self._others = [
             (place, f.name, self._reads(f)) for place, f in enumerate(fields.values()) if place not in self._places
@@ -196,14 +201,13 @@ class Batcher:
         return self._begin(rows, draws, epoch, batch_size)
 
     def _begin(self, rows: I64, draws: I64, epoch: int, batch_size: int) -> Begun:
-        # The last batch has memory for its own samples only: torch saves a part of a tensor with the rest of it.
-        starts = range(0, max(len(rows), 1), batch_size)
-        batches: list[Columns] = [[None] * len(self._names) for _ in starts]
-        addresses = np.empty((len(batches), len(self._memory)), np.int64)
-        for number, start in enumerate(starts):
-            size = min(batch_size, len(rows) - start)
-            for f, memory in enumerate(self._memory):
-                batches[number][self._places[f]], addresses[number, f] = memory.take(size)
+        count, nothing = len(rows), [None] * len(self._names)
+        batches: list[Columns] = [nothing[:] for _ in range(0, max(count, 1), batch_size)]
+        addresses = np.empty((len(batches), len(self._into)), np.int64)
+        for f, (place, memory, as_images) in enumerate(self._into):
+            tensors, addresses[:, f] = memory.take(count, batch_size)
+            for batch, tensor in zip(batches, map(as_images, tensors) if as_images else tensors, strict=True):
+                batch[place] = tensor
         return Begun(rows, draws, epoch, batch_size, batches, addresses)
 
     def read_images(self, begun: Begun, first: int, end: int, clock: Clock = NO_CLOCK) -> None:
@@ -236,10 +240,7 @@ class Batcher:
         return [self._samples(b, min(size, len(begun.rows) - k * size)) for k, b in enumerate(begun.batches)]
 
     def _fill(self, begun: Begun, clock: Clock, *, stack: bool) -> None:
-        """Turn memory into images, and read the columns that the pipeline does not read, as tensors if they can be."""
-        for place, output in zip(self._places, self.pipeline.outputs, strict=True):
-            for batch in begun.batches:
-                batch[place] = output.images(batch[place])
+        """Read the columns that the pipeline does not read, as tensors if they can be."""
         size = begun.batch_size
         for place, name, read in self._others:
             for number, batch in enumerate(begun.batches):
@@ -250,6 +251,12 @@ class Batcher:
     def _samples(self, columns: Columns, length: int) -> Batch:
         values = [column.tolist() if isinstance(column, np.ndarray) else column for column in columns]
         return Batch(dict(zip(self._names, values, strict=True)), length, self._type)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether `finish` returns a batch of `read` unchanged."""
+        is_plain = self._functions is None and not self._channels and self._form is None
+        return is_plain and self._own_transform is None
 
     @property
     def python_functions(self) -> list[Callable[[Any], Any]]:

@@ -77,9 +77,17 @@ class Output:
 
     def images(self, memory: torch.Tensor) -> torch.Tensor:
         """Return memory (n, *stored_shape) of the carrier type as the images (n, C, H, W) or masks (n, H, W) in it."""
-        is_carried = self.values.dtype in (torch.float16, torch.bfloat16)
-        images = memory.view(self.values.dtype) if is_carried else memory
+        images = memory.view(self.values.dtype) if self._is_carried else memory
         return images.permute(0, 3, 1, 2) if self.channels_last and not self.is_mask else images
+
+    @property
+    def _is_carried(self) -> bool:
+        return self.values.dtype in (torch.float16, torch.bfloat16)
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether `images` returns another tensor than it gets."""
+        return self._is_carried or (self.channels_last and not self.is_mask)
 
 
 class Scratch:
@@ -268,6 +276,10 @@ class Pipeline:
         self._affine = np.array([o.values.affine for o in self.outputs], np.float32).reshape(num_fields, 3, 2)
         erased = np.array([o.values.erased for o in self.outputs], np.uint32)
         self._erased = erased.reshape(num_fields, self._num_erasings, 3)
+
+    def stream(self) -> None:
+        """Write planes of pixels and of float32 past the processor's caches: for batches that do not fit into them."""
+        self._described[:, at.STREAMED] = 1
 
     @property
     def moves(self) -> bool:

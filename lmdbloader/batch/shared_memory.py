@@ -14,7 +14,7 @@ from torch.multiprocessing import get_sharing_strategy
 from torch.utils.data import get_worker_info
 
 from lmdbloader.base import system
-from lmdbloader.batch.memory import BatchMemory
+from lmdbloader.batch.memory import BatchMemory, batch_sizes
 from lmdbloader.errors import DiskFullError
 
 # The C library's folder for shared memory with a name, and for semaphores.
@@ -30,19 +30,24 @@ class SharedMemory(BatchMemory):
     of their own.
     """
 
-    def take(self, count: int) -> tuple[torch.Tensor, int]:
-        """Return a tensor (count, *shape) with arbitrary values, and its address.
+    def take(self, count: int, batch_size: int) -> tuple[list[torch.Tensor], list[int]]:
+        """Return tensors as those of BatchMemory, and their addresses.
 
         Raises:
             DiskFullError: As for `shared_tensor`.
         """
         if get_worker_info() is not None:
-            memory = shared_tensor(count * self._nbytes).view(self._torch_dtype).view(count, *self._shape)
+            tensors = [
+                shared_tensor(size * self._nbytes).view(self._torch_dtype).view(size, *self._shape)
+                for size in batch_sizes(count, batch_size)
+            ]
         elif count * self._nbytes < _SMALLEST_NBYTES:
-            memory = torch.from_numpy(np.empty((count, *self._shape), self._dtype))
+            tensors = [
+                torch.from_numpy(np.empty((size, *self._shape), self._dtype)) for size in batch_sizes(count, batch_size)
+            ]
         else:
-            return super().take(count)
-        return memory, memory.data_ptr()
+            return super().take(count, batch_size)
+        return tensors, [memory.data_ptr() for memory in tensors]
 
 
 def shared_tensor(nbytes: int) -> torch.Tensor:

@@ -19,7 +19,7 @@ from lmdbloader.kernels.decode import (
 )
 from lmdbloader.kernels.resize.antialias import has_scratch, resize_window
 from lmdbloader.kernels.runtime.compile import kernel
-from lmdbloader.kernels.runtime.memory import array_at, i64_at, prefetch, u8_at, u16_at, u32_at, u64_at
+from lmdbloader.kernels.runtime.memory import array_at, i64_at, prefetch, settle, u8_at, u16_at, u32_at, u64_at
 from lmdbloader.kernels.runtime.presence import look
 from lmdbloader.kernels.runtime.timing import tick
 from lmdbloader.kernels.runtime.xxhash import xxh3_copy
@@ -139,7 +139,7 @@ def _run_stages(source, row, plane, channels, begun, geometry, color, rooms, scr
     finish(
         source, row, plane, channels, g, out, described[col.OUT_ITEMSIZE], described[col.CHANNELS_LAST] != 0,
         described[col.KIND], affine, np.uint64(described[col.TABLE]), described[col.TABLE_STEP],
-        array_at(rooms[room], limit, source),
+        array_at(rooms[room], limit, source), described[col.STREAMED] != 0,
     )  # fmt: skip
     return num.OK
 
@@ -239,7 +239,7 @@ def _read_image(file, i, columns, verify, given, described, affine, geometry, co
         if address == 0 or nbytes != raw:
             return num.OUT_OF_BOUNDS
         if verify and channels == wanted and _is_copied(geometry, described, height, width):
-            found = xxh3_copy(address, np.uint64(out), np.uint64(nbytes))
+            found = xxh3_copy(address, np.uint64(out), np.uint64(nbytes), described[col.STREAMED] != 0)
             return num.OK if found == checksum else num.BAD_CHECKSUM
         if verify and not is_intact(address, nbytes, checksum, clock):
             return num.BAD_CHECKSUM
@@ -364,6 +364,7 @@ def assemble(
                         d[col.OUT_HEIGHT], d[col.OUT_WIDTH], rectangles[f, k], erased[f, k],
                     )  # fmt: skip
             tick(clock, TRANSFORM)
+    settle()
     return num.OK
 
 

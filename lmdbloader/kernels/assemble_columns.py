@@ -10,9 +10,11 @@ INDEX_COLUMNS = ("offset", "stored_nbytes", "raw_nbytes", "checksum", "codec", "
 OWN_ROW = len(INDEX_COLUMNS)
 
 # Description of a field: the side of its tiles, how its values are made (see `opcodes.COPY`), bytes of a value, whether
-# pixels are (H, W, C) in memory, shape of the result, bits of a stored value, address and row bytes of its table.
+# pixels are (H, W, C) in memory, shape of the result, bits of a stored value, address and row bytes of its table, and
+# whether whole cache lines of the batch are written past the caches.
 TILE, KIND, OUT_ITEMSIZE, CHANNELS_LAST, OUT_CHANNELS, OUT_HEIGHT, OUT_WIDTH, IN_BITS, TABLE, TABLE_STEP = range(10)
-NUM_DESCRIBED = 10
+STREAMED = 10
+NUM_DESCRIBED = 11
 
 # A thread's working memory, addresses: stored bytes, one tile, decoded pixels, two images between stages, and the
 # JPEG decoder's tables; then, from ROOM_NBYTES on, the bytes of each in the same order.

@@ -187,7 +187,7 @@ def decode_block(file, at, nbytes, raw, checksum, codec, verify, out, room):
             tick(clock, DECODE)
             return num.OK
         # The copy is verified: a file that is written to meanwhile is found out.
-        found = xxh3_copy(source, np.uint64(out), np.uint64(nbytes))
+        found = xxh3_copy(source, np.uint64(out), np.uint64(nbytes), False)
         tick(clock, DECODE)
         return num.OK if found == checksum else num.BAD_CHECKSUM
     if verify and not is_intact(source, nbytes, checksum, clock):

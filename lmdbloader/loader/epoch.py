@@ -40,6 +40,8 @@ Run = Callable[[Callable[[], Any]], Any] | None
 # only so far that they are still in memory when they are read.
 _SAMPLES_AHEAD = 512
 _NBYTES_AHEAD = 256 * 2**20
+# Of the samples that come next, so many are looked at to see whether they are in memory.
+_LOOKED_AT = 4
 # Windows of more samples than that are looked at in a few places before the numbers of all are made.
 _MANY_SAMPLES, _PROBED_WINDOWS = 2**15, 4
 # A call that computes the order costs as much as some 50 samples, so it is made for a stretch of about this many.
@@ -51,6 +53,8 @@ _SAMPLES_AT_ONCE = 64
 _NBYTES_AT_ONCE = 16 * 2**20
 # Of all groups that are read ahead. There are at least two: one to be read, and one for the loop in the meantime.
 _GROUPS_NBYTES = 2**30
+# What remains of a processor's last cache for batches. Of more bytes, each is written to memory before the loop reads it.
+_CACHED_NBYTES = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,29 +65,32 @@ class Plan:
         batches_at_once: Batches of a group, which a thread reads at once.
         num_parts: Parts of a group of one large batch, each of which a thread reads.
         ahead: Groups that are being read or ready.
+        outgrows_caches: Whether these groups have more bytes than stay in the processor's caches.
     """
 
     batches_at_once: int
     num_parts: int
     ahead: int
+    outgrows_caches: bool = True
 
 
 def plan_groups(batch_size: int, sample_nbytes: int, num_threads: int, prefetch: int) -> Plan:
     """Return how batches are read ahead: `num_threads + prefetch` groups, or fewer if they are large.
 
     >>> plan_groups(16, 34_560, num_threads=2, prefetch=2)
-    Plan(batches_at_once=4, num_parts=1, ahead=4)
+    Plan(batches_at_once=4, num_parts=1, ahead=4, outgrows_caches=True)
     >>> plan_groups(1, 8_298_720, num_threads=16, prefetch=2)
-    Plan(batches_at_once=2, num_parts=1, ahead=18)
+    Plan(batches_at_once=2, num_parts=1, ahead=18, outgrows_caches=True)
     >>> plan_groups(64, 8_298_720, num_threads=16, prefetch=2)
-    Plan(batches_at_once=1, num_parts=16, ahead=2)
+    Plan(batches_at_once=1, num_parts=16, ahead=2, outgrows_caches=True)
     """
     batch_nbytes = max(batch_size * sample_nbytes, 1)
     group_nbytes = min(_NBYTES_AT_ONCE, _GROUPS_NBYTES // (num_threads + 2))
     at_once = max(1, min(-(-_SAMPLES_AT_ONCE // batch_size), group_nbytes // batch_nbytes))
     most = max(2, _GROUPS_NBYTES // (at_once * batch_nbytes))
     if num_threads + prefetch <= most:
-        return Plan(at_once, 1, num_threads + prefetch)
+        ahead = num_threads + prefetch
+        return Plan(at_once, 1, ahead, ahead * at_once * batch_nbytes > _CACHED_NBYTES)
     # There are fewer batches than threads, and one of them may be waiting for the loop: the threads share the others.
     return Plan(at_once, min(batch_size, -(-num_threads // (most - 1))), most)
 
@@ -157,13 +164,12 @@ class EpochReadahead:
             if self._num_requested >= min(end - (-3 * ahead // 4), all_batches):
                 return
             begin, self._num_requested = self._num_requested, until
-        rows = self._rows(begin, until)
-        if self._is_cold or not self._readahead.is_resident(rows):
+        if self._is_cold or not self._readahead.is_resident(self._rows(begin, until, few=True)):
             if not self._is_cold:
                 # From now on everything is requested; the system's own readahead would read too much.
                 self._readahead.advise(random=True)
                 self._is_cold = True
-            self._readahead.will_need(rows)
+            self._readahead.will_need(self._rows(begin, until))
 
     def _load(self, end: int) -> None:
         """Bring in the windows before `end` that were not requested yet; they share a ticket."""
@@ -206,8 +212,12 @@ class EpochReadahead:
                 self._releases.pop(number)()
             self._num_over += 1
 
-    def _rows(self, first: int, end: int) -> I64:
-        return self._rows_of(self._order.samples(self._positions.of_batches(first, end)))
+    def _rows(self, first: int, end: int, *, few: bool = False) -> I64:
+        """Return the rows of batches first ... end - 1, or a few that are evenly spread."""
+        positions = self._positions.of_batches(first, end)
+        if few:
+            positions = np.ascontiguousarray(positions[:: -(-len(positions) // _LOOKED_AT)])
+        return self._rows_of(self._order.samples(positions))
 
 
 def _is_cut_from_large(reader: Reader, output: Output) -> bool:
@@ -387,6 +397,9 @@ class EpochRun:
         self, batches: list[Any], first: int, samples: I64, clock: Clock, run: Run
     ) -> tuple[list[Item], BaseException | None]:
         """Return batches up to the one for which a function of the user failed: it is not called for that again."""
+        if self._batcher.is_finished:
+            clock.count(len(samples), len(batches))
+            return [(batch, ()) for batch in batches], None
         items: list[Item] = []
         for number, batch in enumerate(batches):
             try:

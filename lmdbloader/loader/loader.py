@@ -332,9 +332,11 @@ class Loader(DataLoader[Any]):
         nbytes = int(sum(dataset.reader.mean_nbytes(name, "raw_nbytes", rows) for name in others))
         nbytes += sum(output.nbytes for output in pipeline.outputs)
         plan = plan_groups(batch_size, nbytes, self.num_threads, self.prefetch)
+        if plan.outgrows_caches:
+            pipeline.stream()
         batcher = Batcher(
             pipeline, dataset.fields, rows, PinnedMemory if self.pin_memory else BatchMemory,
-            keep=(plan.ahead + 2) * plan.batches_at_once, source=owner,
+            keep=plan.ahead + 2, source=owner,
             functions=self._functions, form=self._form, channels=channels, repeats=self._orders.repeats,
         )  # fmt: skip
         return batcher, plan

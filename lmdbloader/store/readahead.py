@@ -218,19 +218,21 @@ class Readahead:
             return True
         few = rows[:: -(-len(rows) // _PROBED_ROWS)]
         self._index.check(few)
-        offsets = [self._offsets[i % len(self._offsets)][row] for i, row in enumerate(few.tolist())]
-        starts = np.clip(np.array(offsets, np.int64), 0, self._file.nbytes - 1)
+        # Python's numbers: of four, an array costs more.
+        offsets = [int(self._offsets[i % len(self._offsets)][row]) for i, row in enumerate(few.tolist())]
+        starts = [min(max(offset, 0), self._file.nbytes - 1) for offset in offsets]
         remote = self._file.remote
         if remote is not None and not remote.is_complete:
             is_here = bool(remote.are_here(*self._ranges(rows, whole=True)).all())
             if remote.streams or not is_here:
                 return is_here
         if self._file.io == "pread":
-            return all(map(self._file.is_cached, starts.tolist()))
+            return all(map(self._file.is_cached, starts))
         if not self._file.tells_residency:
             return False
-        pages = (self._file.data.ctypes.data + starts) & -mmap.PAGESIZE
-        return all(system.resident_pages(page, 1, self._probe) and self._probe[0] & 1 for page in pages.tolist())
+        base: int = self._file.data.ctypes.data
+        pages = [(base + start) & -mmap.PAGESIZE for start in starts]
+        return all(system.resident_pages(page, 1, self._probe) and self._probe[0] & 1 for page in pages)
 
     def will_need(self, rows: I64) -> None:
         """As `load`, without a ticket, and without tiled images over 1 MiB: a crop needs a small part of them."""

@@ -13,6 +13,7 @@ from numba.extending import intrinsic
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _BLOCK = 16
 _COPIED = 32
+LINE_NBYTES = 64
 
 
 @intrinsic
@@ -75,13 +76,22 @@ def _store_of(kind: ir.Type, given: types.Type) -> Any:
     return store
 
 
-def _copy_of(nbytes: int) -> Any:
+def store_past_caches(builder: Any, value: Any, pointer: Any) -> None:
+    """Emit a store of a whole cache line to its 64-byte boundary that brings nothing into the processor's caches."""
+    builder.store(value, pointer, align=LINE_NBYTES).set_metadata("nontemporal", builder.module.add_metadata([_I32(1)]))
+
+
+def _copy_of(nbytes: int, *, past_caches: bool = False) -> Any:
     @intrinsic
     def copy(typing_context, source, target):
         def generate(context, builder, signature, arguments):
             pointer = ir.VectorType(_I8, nbytes).as_pointer()
             block = builder.load(builder.inttoptr(arguments[0], pointer), align=1)
-            builder.store(block, builder.inttoptr(arguments[1], pointer), align=1)
+            target = builder.inttoptr(arguments[1], pointer)
+            if past_caches:
+                store_past_caches(builder, block, target)
+            else:
+                builder.store(block, target, align=1)
             return context.get_dummy_value()
 
         return types.void(types.uint64, types.uint64), generate
@@ -99,6 +109,69 @@ store_u8, store_u16, store_u32, store_u64 = (
 )
 # copy_N(uint64 address of the source, of the target): N bytes, all read before the first is written.
 copy_8, copy_16, copy_32 = (_copy_of(nbytes) for nbytes in (8, 16, _COPIED))
+_stream_line = _copy_of(LINE_NBYTES, past_caches=True)
+
+
+@intrinsic
+def _stream_floats(typing_context, source, target, factor, term):
+    """Write 16 uint8 as 16 float32 past the caches; target: uint64 address of a cache line."""
+
+    def generate(context, builder, signature, arguments):
+        source, target, factor, term = arguments
+        floats = ir.VectorType(ir.FloatType(), LINE_NBYTES // 4)
+
+        def everywhere(value):
+            one = builder.insert_element(ir.Constant(floats, ir.Undefined), value, _I32(0))
+            lanes = ir.Constant(ir.VectorType(_I32, floats.count), [_I32(0)] * floats.count)
+            return builder.shuffle_vector(one, one, lanes)
+
+        narrow = ir.VectorType(_I8, floats.count).as_pointer()
+        pixels = builder.uitofp(builder.load(builder.inttoptr(source, narrow), align=1), floats)
+        value = builder.fadd(builder.fmul(pixels, everywhere(factor)), everywhere(term))
+        store_past_caches(builder, value, builder.inttoptr(target, floats.as_pointer()))
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, types.uint64, types.float32, types.float32), generate
+
+
+@intrinsic
+def settle(typing_context):
+    """Make what was stored past the caches visible to other threads before anything that is stored later."""
+
+    def generate(context, builder, signature, arguments):
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@njit(inline="always")
+def stream(source, target, nbytes):
+    """Copy bytes from one uint64 address to another, whole cache lines past the caches."""
+    head = min(np.int64(np.uint64(0) - target & np.uint64(LINE_NBYTES - 1)), nbytes)
+    read, write = u8_at(source, nbytes), u8_at(target, nbytes)
+    for k in range(head):
+        write[k] = read[k]
+    done = head + (nbytes - head) // LINE_NBYTES * LINE_NBYTES
+    for k in range(head, done, LINE_NBYTES):
+        _stream_line(source + np.uint64(k), target + np.uint64(k))
+    for k in range(done, nbytes):
+        write[k] = read[k]
+
+
+@njit(inline="always")
+def stream_as_floats(source, target, count, factor, term):
+    """Write uint8 times a factor plus a term, both float32, as float32 at a multiple of 4, lines past the caches."""
+    step = LINE_NBYTES // 4
+    head = min(np.int64(np.uint64(0) - target & np.uint64(LINE_NBYTES - 1)) // 4, count)
+    read, write = u8_at(source, count), f32_at(target, count)
+    for k in range(head):
+        write[k] = np.float32(read[k]) * factor + term
+    done = head + (count - head) // step * step
+    for k in range(head, done, step):
+        _stream_floats(source + np.uint64(k), target + np.uint64(4 * k), factor, term)
+    for k in range(done, count):
+        write[k] = np.float32(read[k]) * factor + term
 
 
 @intrinsic

@@ -15,7 +15,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from lmdbloader.kernels.runtime.compile import kernel
-from lmdbloader.kernels.runtime.memory import load_u8, load_u32, load_u64, store_u64
+from lmdbloader.kernels.runtime.memory import load_u8, load_u32, load_u64, store_past_caches, store_u64
 from lmdbloader.kernels.runtime.symbols import memcpy
 
 _SECRET = bytes.fromhex(
@@ -71,7 +71,7 @@ def _pointer(builder: Any, address: Any, kind: Any) -> Any:
     return builder.inttoptr(address, kind.as_pointer())
 
 
-def _hash_blocks(*, copies: bool) -> Any:
+def _hash_blocks(*, copies: bool, past_caches: bool = False) -> Any:
     @intrinsic
     def run(typing_context, state, source, target, count):
         def generate(context, builder, signature, arguments):
@@ -84,8 +84,11 @@ def _hash_blocks(*, copies: bool) -> Any:
                 for k in range(_IN_BLOCK):
                     here = builder.add(at, _I64(_STRIPE * k))
                     data = builder.load(_pointer(builder, builder.add(source, here), _BYTES), align=1)
-                    if copies:
-                        builder.store(data, _pointer(builder, builder.add(target, here), _BYTES), align=1)
+                    to = _pointer(builder, builder.add(target, here), _BYTES)
+                    if past_caches:
+                        store_past_caches(builder, data, to)
+                    elif copies:
+                        builder.store(data, to, align=1)
                     total = _add_stripe(builder, total, data, _key(8 * k))
                 builder.store(_scramble(builder, total), room)
             builder.store(builder.load(room), _pointer(builder, state, _LANES), align=8)
@@ -97,6 +100,7 @@ def _hash_blocks(*, copies: bool) -> Any:
 
 
 _blocks, _blocks_copied = _hash_blocks(copies=False), _hash_blocks(copies=True)
+_blocks_streamed = _hash_blocks(copies=True, past_caches=True)
 
 
 @intrinsic
@@ -256,13 +260,21 @@ def xxh3(address, nbytes):
 
 
 @kernel
-def xxh3_copy(source, target, nbytes):
-    """Copy bytes in one pass with their hash; return XXH3 (uint64) of the copy. All arguments are uint64."""
+def xxh3_copy(source, target, nbytes, streams):
+    """Copy bytes in one pass with their hash; return XXH3 (uint64) of the copy.
+
+    Args:
+        source, target, nbytes: uint64.
+        streams: Whether to write past the caches, see `settle`, if the target is on a cache line.
+    """
     blocks = (nbytes - _U(1)) // _U(BLOCK_NBYTES) if nbytes > _U(240) else _U(0)
     state, done = _room(), blocks * _U(BLOCK_NBYTES)
     if blocks:
         _begin(state)
-        _blocks_copied(state, source, target, np.int64(blocks))
+        if streams and target & _U(_STRIPE - 1) == _U(0):
+            _blocks_streamed(state, source, target, np.int64(blocks))
+        else:
+            _blocks_copied(state, source, target, np.int64(blocks))
     memcpy(target + done, source + done, nbytes - done)
     if blocks:
         return _finished(state, target, nbytes)

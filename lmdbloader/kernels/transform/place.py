@@ -11,6 +11,8 @@ from lmdbloader.kernels.runtime.memory import (
     bits_of,
     f32_at,
     part,
+    stream,
+    stream_as_floats,
     transpose_block,
     u8_at,
     u16_at,
@@ -143,11 +145,15 @@ def _bfloat(value):
 
 
 @kernel
-def _convert(pixels, out, step, kind, factor, term, table):
+def _convert(pixels, out, step, kind, factor, term, table, streams):
     """Convert contiguous values into every step-th value at `out`, if they are looked up, else into contiguous ones."""
     count = pixels.shape[0]
     reach = (count - 1) * step + 1
-    if kind == op.FLOAT:
+    if streams and kind == op.FLOAT and pixels.itemsize == 1:
+        stream_as_floats(pixels.ctypes.data, out, count, factor, term)
+    elif streams and kind == op.COPY:
+        stream(pixels.ctypes.data, out, count * pixels.itemsize)
+    elif kind == op.FLOAT:
         floats = f32_at(out, count)
         for x in range(count):
             floats[x] = np.float32(pixels[x]) * factor + term
@@ -229,7 +235,9 @@ def _convert_rgb(red, green, blue, out, kind, affine):
 
 
 @kernel
-def finish(source, row, plane, channels, g, out, out_itemsize, channels_last, kind, affine, table, table_step, spare):
+def finish(
+    source, row, plane, channels, g, out, out_itemsize, channels_last, kind, affine, table, table_step, spare, streams
+):
     """Write the result of a geometry into its place in the batch.
 
     Args:
@@ -242,28 +250,28 @@ def finish(source, row, plane, channels, g, out, out_itemsize, channels_last, ki
         affine: (channels, 2) float32: factor and term of each channel.
         table, table_step: Address of the first channel's table, and the bytes to the next channel's.
         spare: Of source's type, room for the result in planes.
+        streams: Whether planes of pixels or of float32 are written past the caches, see `settle`.
     """
     height, width = g[op.HEIGHT], g[op.WIDTH]
     start, down = g[op.ROW] * row + g[op.COLUMN], g[op.DOWN] * row
-    if (
-        kind == op.FLOAT
-        and not channels_last
-        and not (g[op.TRANSPOSED] or is_filled(g) or (down == width and g[op.ACROSS] > 0))
-    ):
+    is_contiguous = down == width and g[op.ACROSS] > 0 and not (g[op.TRANSPOSED] or is_filled(g))
+    streams = streams and not channels_last and (kind == op.FLOAT or kind == op.COPY)
+    if kind == op.FLOAT and not channels_last and not (g[op.TRANSPOSED] or is_filled(g) or is_contiguous or streams):
         for c in range(channels):
             _convert_rows(
                 source, start + c * plane, down, g[op.ACROSS], height, width,
                 out + np.uint64(4 * c * height * width), affine[c, 0], affine[c, 1],
             )  # fmt: skip
         return
-    if kind == op.FLOAT and not channels_last and (g[op.TRANSPOSED] or is_filled(g)):
+    if not is_contiguous and (streams or (kind == op.FLOAT and not channels_last)):
         # Plane by plane: a plane that was just placed is converted while it is in the fastest cache.
         for c in range(channels):
             placed = part(spare, 0, height * width)
             _place_plane(source, c * plane, row, g, g[op.FILL + c], placed)
             _convert(
-                placed, out + np.uint64(4 * c * height * width), np.int64(1), kind, affine[c, 0], affine[c, 1], table
-            )
+                placed, out + np.uint64(c * height * width * out_itemsize), np.int64(1), kind, affine[c, 0],
+                affine[c, 1], table, streams,
+            )  # fmt: skip
         return
     if g[op.TRANSPOSED] or g[op.ACROSS] < 0 or is_filled(g):
         if kind == op.COPY and not channels_last:
@@ -289,7 +297,7 @@ def finish(source, row, plane, channels, g, out, out_itemsize, channels_last, ki
                 target, step = c * height * width + y * length, np.int64(1)
             _convert(
                 part(source, at + c * plane, length), out + np.uint64(target * out_itemsize), step,
-                kind, affine[c, 0], affine[c, 1], table + np.uint64(c * table_step),
+                kind, affine[c, 0], affine[c, 1], table + np.uint64(c * table_step), streams,
             )  # fmt: skip
 
 
