@@ -56,7 +56,9 @@ def test_any_view_of_memory_keeps_it(kind: type[BatchMemory], hold: Any) -> None
 
 
 @kinds
-@pytest.mark.parametrize(("count", "batch_size", "sizes"), [(16, 4, 4 * [4]), (17, 7, [7, 7, 3]), (3, 8, [3]), (0, 8, [0])])
+@pytest.mark.parametrize(
+    ("count", "batch_size", "sizes"), [(16, 4, 4 * [4]), (17, 7, [7, 7, 3]), (3, 8, [3]), (0, 8, [0])]
+)
 def test_batches_that_are_taken_together_lie_apart_and_any_of_them_keeps_their_memory(
     kind: type[BatchMemory], count: int, batch_size: int, sizes: list[int]
 ) -> None:

@@ -137,11 +137,13 @@ def compare(found: torch.Tensor, candidates: Sequence[Expected]) -> None:
 
 def check(
     reader: Reader, images: Any, transforms: Any, *, seed: int = 0, epoch: int = 0, channels_last: bool = False,
-    by_descriptor: bool = False,
+    by_descriptor: bool = False, streams: bool = False,
 ) -> None:  # fmt: skip
     names = tuple(images[0])
     reader = reader.with_io("pread" if by_descriptor else "mmap")
     pipeline = Pipeline(reader, names, transforms, seed=seed, channels_last=channels_last)
+    if streams:
+        pipeline.stream()
     rows, samples = [1, 0, 2, 1, 2], [5, 0, 2**40, 1, 7]
     found = read(pipeline, rows, samples, epoch)
     for k, (row, sample) in enumerate(zip(rows, samples, strict=True)):
@@ -162,7 +164,7 @@ def test_any_list_of_transforms_equals_the_plain_definition(datasets: Any, data:
     check(
         reader, images, transforms, seed=data.draw(st.sampled_from([0, 1, 2**64 - 1])),
         epoch=data.draw(st.integers(0, 3)), channels_last=data.draw(st.booleans()),
-        by_descriptor=data.draw(st.booleans()),
+        by_descriptor=data.draw(st.booleans()), streams=data.draw(st.booleans()),
     )  # fmt: skip
 
 
@@ -177,12 +179,24 @@ def test_windows_of_any_size_in_all_eight_ways(datasets: Any, size: Any, dtype: 
     turned = [T.RandomCrop(square, padding=17, fill=fill), T.RandomDihedral(), T.RandomCrop(size)]
     samples = list(range(40))
     for values in ([], [T.ToDtype(torch.float32, scale=True)]):
-        for channels_last in (False, True):
+        for channels_last, streams in ((False, False), (True, False), (False, True)):
             pipeline = Pipeline(reader, ["image"], turned + values, channels_last=channels_last)
+            if streams:
+                pipeline.stream()
             (found,) = read(pipeline, [s % COUNT for s in samples], samples, batch_size=16)
             for s in samples:
                 expected = apply_all(images[s % COUNT], turned + values, 0, 0, s, columns_first=False)
                 compare(found[s], [expected["image"]])
+
+
+@pytest.mark.parametrize("transforms", [[], [T.ToDtype(torch.float32, scale=True)]], ids=["uint8", "float32"])
+@pytest.mark.parametrize("side", [1, 5, 8, 21, 37, 64])
+def test_batches_past_the_caches_are_bit_for_bit_equal(tmp_path: Path, side: int, transforms: list[Any]) -> None:
+    samples = [{"image": picture(side, side, 3, np.uint8, i)} for i in range(COUNT)]
+    pipeline = Pipeline(Reader(write(tmp_path / "d", samples, "raw")), ["image"], transforms)
+    expected = read(pipeline, [1, 0, 2, 1], [0, 1, 2, 3])
+    pipeline.stream()
+    assert all(map(torch.equal, read(pipeline, [1, 0, 2, 1], [0, 1, 2, 3]), expected))
 
 
 @pytest.mark.parametrize("resize", [T.Resize((10, 33)), T.Resize((50, 9), "bicubic"), T.RandomResizedCrop((9, 12))])

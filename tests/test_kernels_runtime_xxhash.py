@@ -140,11 +140,12 @@ def test_every_length_at_every_address_is_as_specified(nbytes: int, start: int) 
     assert found(data) == expected(data.tobytes())
 
 
-@given(LENGTHS, st.integers(0, 70), st.integers(0, 70))
-def test_a_copy_has_the_bytes_and_their_hash(nbytes: int, start: int, target: int) -> None:
+@given(LENGTHS, st.integers(0, 70), st.one_of(st.just(None), st.integers(0, 70)), st.booleans())
+def test_a_copy_has_the_bytes_and_their_hash(nbytes: int, start: int, target: int | None, streams: bool) -> None:
     data, memory = DATA[start : start + nbytes], np.full(nbytes + 140, 0xA5, np.uint8)
+    target = -memory.ctypes.data % 64 if target is None else target  # on a cache line
     copy = memory[target : target + nbytes]
-    value = xxh3_copy(np.uint64(data.ctypes.data), np.uint64(copy.ctypes.data), np.uint64(nbytes))
+    value = xxh3_copy(np.uint64(data.ctypes.data), np.uint64(copy.ctypes.data), np.uint64(nbytes), streams)
     assert int(value) == expected(data.tobytes())
     assert np.array_equal(copy, data)
     assert (memory[:target] == 0xA5).all() and (memory[target + nbytes :] == 0xA5).all()

@@ -131,6 +131,17 @@ def test_ordinary_sizes_are_read_as_far_ahead_as_ever() -> None:
         assert plan.batches_at_once == math.ceil(64 / batch_size)
 
 
+def test_only_batches_that_outgrow_the_caches_are_written_past_them(small: Path) -> None:
+    assert not plan_groups(8, 34_560, num_threads=1, prefetch=2).outgrows_caches
+    assert plan_groups(8, 138_240, num_threads=1, prefetch=2).outgrows_caches
+    assert plan_groups(128, 34_560, num_threads=1, prefetch=2).outgrows_caches
+    assert plan_groups(8, 34_560, num_threads=16, prefetch=2).outgrows_caches
+    loaders = Loader(LMDBDataset(small), 8), Loader(LMDBDataset(small), 8, prefetch=10**5)
+    assert [loader._plan.outgrows_caches for loader in loaders] == [False, True]
+    for few, many in zip(*loaders, strict=True):
+        assert torch.equal(few.image, many.image)
+
+
 def saved_nbytes(tensor: torch.Tensor) -> int:
     file = io.BytesIO()
     torch.save(tensor, file)

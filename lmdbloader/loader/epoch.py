@@ -53,7 +53,7 @@ _SAMPLES_AT_ONCE = 64
 _NBYTES_AT_ONCE = 16 * 2**20
 # Of all groups that are read ahead. There are at least two: one to be read, and one for the loop in the meantime.
 _GROUPS_NBYTES = 2**30
-# What remains of a processor's last cache for batches. Of more bytes, each is written to memory before the loop reads it.
+# What a processor's last cache keeps of batches. Of more bytes, each goes to memory before the loop reads it.
 _CACHED_NBYTES = 8 * 2**20
 
 
