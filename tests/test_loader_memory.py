@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import shutil
 import time
 import tracemalloc
@@ -118,17 +117,20 @@ def test_a_plan_keeps_the_bound_and_every_thread_busy(
     assert 1 <= plan.ahead <= num_threads + prefetch or plan.ahead == 2
     assert plan.ahead * group_nbytes <= 1024 * MIB or plan.ahead <= 2
     assert plan.batches_at_once == 1 or group_nbytes <= 16 * MIB
-    assert (plan.batches_at_once - 1) * batch_size < 64
+    assert (plan.batches_at_once - 1) * batch_size < (64 if num_threads <= 4 else 256)
     assert plan.num_parts == 1 or plan.batches_at_once == 1
     if plan.ahead < num_threads + prefetch:
         assert (plan.ahead - 1) * plan.num_parts >= min(num_threads, batch_size)
 
 
 def test_ordinary_sizes_are_read_as_far_ahead_as_ever() -> None:
-    for batch_size, nbytes, num_threads in ((16, 34_560, 2), (64, 602_112, 2), (256, 150_528, 16), (8, 138_240, 16)):
+    for batch_size, nbytes, num_threads, num_samples in (
+        (16, 34_560, 2, 64), (64, 602_112, 2, 64), (256, 150_528, 16, 256), (8, 34_560, 8, 128), (8, 34_560, 16, 256),
+    ):  # fmt: skip
         plan = plan_groups(batch_size, nbytes, num_threads, 2)
         assert (plan.num_parts, plan.ahead) == (1, num_threads + 2)
-        assert plan.batches_at_once == math.ceil(64 / batch_size)
+        assert plan.batches_at_once == num_samples // batch_size
+    assert plan_groups(8, 138_240, 16, 2).batches_at_once == 15  # 16 MiB
 
 
 def test_only_batches_that_outgrow_the_caches_are_written_past_them(small: Path) -> None:

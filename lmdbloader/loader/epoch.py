@@ -47,8 +47,9 @@ _MANY_SAMPLES, _PROBED_WINDOWS = 2**15, 4
 # A call that computes the order costs as much as some 50 samples, so it is made for a stretch of about this many.
 _SAMPLES_TOGETHER, _STRETCHES_KEPT = 1024, 3
 
-# Small batches are read several at a time: a call, and waking a thread, costs as much as reading some samples.
-_SAMPLES_AT_ONCE = 64
+# Small batches are read several at a time: a call, and waking a thread, costs as much as reading some samples. Many
+# threads also wait for the GIL, so each takes more at a time: so many for every four threads, up to four times as many.
+_SAMPLES_AT_ONCE, _SHARING, _MOST_TIMES = 64, 4, 4
 # Samples are so large then that more of them in a call save nothing.
 _NBYTES_AT_ONCE = 16 * 2**20
 # Of all groups that are read ahead. There are at least two: one to be read, and one for the loop in the meantime.
@@ -86,7 +87,8 @@ def plan_groups(batch_size: int, sample_nbytes: int, num_threads: int, prefetch:
     """
     batch_nbytes = max(batch_size * sample_nbytes, 1)
     group_nbytes = min(_NBYTES_AT_ONCE, _GROUPS_NBYTES // (num_threads + 2))
-    at_once = max(1, min(-(-_SAMPLES_AT_ONCE // batch_size), group_nbytes // batch_nbytes))
+    num_samples = _SAMPLES_AT_ONCE * min(-(-num_threads // _SHARING), _MOST_TIMES)
+    at_once = max(1, min(-(-num_samples // batch_size), group_nbytes // batch_nbytes))
     most = max(2, _GROUPS_NBYTES // (at_once * batch_nbytes))
     if num_threads + prefetch <= most:
         ahead = num_threads + prefetch

@@ -186,9 +186,9 @@ class Loader(DataLoader[Any]):
                 them any functions, each called with the whole batch; also a `CompiledFunction`.
             num_threads: Threads that read, at most one for each core that this process may use. "auto" is the number
                 that `lmdbloader.lab.tune` found, else one for each core.
-            prefetch: Batches to have ready beyond those that the threads are working on; batches of fewer than 64
-                samples are read, and counted, in groups of 64 samples or 16 MiB. If all these batches would take more
-                than 1 GiB, there are fewer, at least two, and the threads share the work on each.
+            prefetch: Batches to have ready beyond those that the threads are working on; small batches are read, and
+                counted, in groups of 64 samples (up to 256 with more than 4 threads) or 16 MiB. If all these batches
+                would take more than 1 GiB, there are fewer, at least two, and the threads share the work on each.
             device: "cuda" copies batches there during the step before; without CUDA it has no effect. With None or
                 "cpu" they stay in the computer's memory.
             pin_memory: Whether images are in page-locked memory, from which CUDA copies during a step; without CUDA
@@ -382,7 +382,7 @@ class Loader(DataLoader[Any]):
 
     @property
     def batches_at_once(self) -> int:
-        """Batches that a thread reads at once: as many as have 64 samples or 16 MiB together, at least one."""
+        """Batches that a thread reads at once, at least one: they have 64 to 256 samples or 16 MiB together."""
         return self._plan.batches_at_once
 
     @property
