@@ -223,6 +223,15 @@ def test_an_error_leaves_nothing_of_a_part(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, also where this process was started in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.skipif(
     not hasattr(signal, "pthread_kill") or threading.current_thread() is not threading.main_thread(),
     reason="needs a signal to the main thread",
