@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from itertools import count
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmdbloader.base.stopwatch import PHASES, BatchTimes, StepTimer, take_steps, time_batches
+from lmdbloader.base.stopwatch import PHASES, BatchTimes, StepTimer, time_batches
 from lmdbloader.errors import OptionError
 
 
@@ -88,18 +87,6 @@ def test_the_device_is_waited_for_at_the_end_of_a_round() -> None:
     found = time_batches(batches, 2.0, lambda _: 1, per_round=2, synchronize=batches.work, clock=batches)
     assert found.waits == (0.5, 1.5, 0.5, 1.5) or found.waits == (0.5, 1.5)
     assert found.seconds == pytest.approx(2.0)
-
-
-@pytest.mark.parametrize(("seconds", "least", "steps"), [(0.0, 2, 2), (0.0, 0, 0), (9.0, 2, 3)])
-def test_steps_are_taken_for_the_time_with_their_waits(clock: Clock, seconds: float, least: int, steps: int) -> None:
-    timer = StepTimer()
-
-    def step(batch: int, timer: StepTimer) -> None:
-        clock.wait(3 + batch)
-        timer.lap("forward")
-
-    assert take_steps(count(), step, seconds, timer, least=least) == steps
-    assert timer.rows()[:, PHASES.index("forward")].tolist() == [3 + k for k in range(steps)]
 
 
 # --- The timer ---

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from comparison.plan import Plan, Run, Speed, TurnOf, make_plan
 from comparison.results import Results, load
 from comparison.settings import ARMS, SWEEPS, Arm, Setting
 from comparison.statistics import difference
+from comparison.training import take_steps
 from comparison_example import BASE, made_up
 from demos.class_folders import find_photographs, make_class_folders
 from hypothesis import given
@@ -25,6 +28,7 @@ from hypothesis import strategies as st
 from loading_scripts import load_script
 from PIL import Image
 
+from lmdbloader.base.stopwatch import PHASES, StepTimer
 from lmdbloader.lab.machine import describe
 
 compare_training = load_script("compare_training")
@@ -275,3 +279,19 @@ def test_wrong_options_are_errors(arguments: list[str], message: str, capsys: py
     with pytest.raises(SystemExit):
         compare("photographs", *arguments)
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("seconds", "least", "steps"), [(0.0, 2, 2), (0.0, 0, 0), (9.0, 2, 3)])
+def test_steps_are_taken_for_the_time_with_their_waits(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, least: int, steps: int
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    timer = StepTimer()
+
+    def step(batch: int, timer: StepTimer) -> None:
+        now[0] += 3 + batch
+        timer.lap("forward")
+
+    assert take_steps(count(), step, seconds, timer, least=least) == steps
+    assert timer.rows()[:, PHASES.index("forward")].tolist() == [3 + k for k in range(steps)]

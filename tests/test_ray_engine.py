@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lmdbloader.conversion import part_writers
 from lmdbloader.conversion.parts import ConvertedPart
 from lmdbloader.errors import SourceError
 from lmdbloader.ray import converting as engine
@@ -69,7 +70,7 @@ def test_the_error_of_a_part_is_raised_though_the_cluster_is_lost(
     def convert_part(target: str, number: int, **options: Any) -> ConvertedPart:
         raise SourceError(f"part {number} cannot be made")
 
-    monkeypatch.setattr(engine, "convert_part", convert_part)
+    monkeypatch.setattr(part_writers, "convert_part", convert_part)
     made = engine.make_parts(
         Lost(), tmp_path, range(3), {}, lambda *counts: None, lambda line: None, at_once=2, is_local=True
     )

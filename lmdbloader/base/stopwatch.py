@@ -16,7 +16,7 @@ import torch
 
 from lmdbloader.errors import OptionError
 
-__all__ = ["PHASES", "BatchTimes", "StepTimer", "take_steps", "time_batches"]
+__all__ = ["PHASES", "BatchTimes", "StepTimer", "time_batches"]
 
 F64 = npt.NDArray[np.float64]
 # "compute" is the time of a step that was not assigned to another phase.
@@ -95,30 +95,6 @@ def time_batches(
 
 def _is_enough(num_batches: int, elapsed: float, seconds: float, least: int, patience: float) -> bool:
     return num_batches > 0 and elapsed >= seconds and (num_batches >= least or elapsed >= patience * seconds)
-
-
-def take_steps(
-    batches: Iterator[Any], step: Callable[[Any, StepTimer], object], seconds: float, timer: StepTimer, *, least: int
-) -> int:
-    """Do steps for some seconds, the wait for each batch included, and return how many.
-
-    Args:
-        batches: An endless iterator.
-        step: Does one step on a batch, with laps of the timer.
-        seconds: How long.
-        timer: Gets the phases of every step.
-        least: Steps to do at least.
-    """
-    count = 0
-    timer.start()
-    began = time.perf_counter()
-    while count < least or time.perf_counter() - began < seconds:
-        batch = next(batches)
-        timer.lap("data")
-        step(batch, timer)
-        del batch
-        count += 1
-    return count
 
 
 class StepTimer:

@@ -32,7 +32,7 @@ def fit_pair(hr: Pixels, lr: Pixels, options: ConvertOptions, name: str) -> tupl
     candidates = (*filter(None, [options.scale]), *exact, *SCALES)
     scale = next((s for s in candidates if lr.shape[:2] == (hr.shape[0] // s, hr.shape[1] // s)), None)
     if scale is None or (scale not in exact and not options.crop_to_scale):
-        raise ImageError(name, f"{sizes}: {_why_no_pair(hr, lr, scale, options)}")
+        raise ImageError(name, f"{sizes}: {_why_no_pair(lr, scale)}")
     if scale not in exact:
         hr = hr[: scale * lr.shape[0], : scale * lr.shape[1]]
     if options.scale not in (None, scale):
@@ -42,7 +42,7 @@ def fit_pair(hr: Pixels, lr: Pixels, options: ConvertOptions, name: str) -> tupl
     return hr, scale
 
 
-def _why_no_pair(hr: Pixels, lr: Pixels, scale: int | None, options: ConvertOptions) -> str:
+def _why_no_pair(lr: Pixels, scale: int | None) -> str:
     """Return what to do about sizes that do not fit; `scale` is that of a cropped HR image, if there is one."""
     if scale is not None:
         cropped = f"{scale * lr.shape[1]}x{scale * lr.shape[0]}"

@@ -220,22 +220,16 @@ def serve(handle: int) -> None:
     try:
         while True:
             target, number, keywords = connection.recv()
-            connection.send(_answer(target, number, keywords, send))
+            calls = {"advance": partial(send, _ADVANCE), "log": partial(send, _LOG)}
+            connection.send(try_part(target, number, {**keywords, **calls}))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
 
 
-def _answer(target: str, number: int, keywords: Mapping[str, Any], send: Any) -> ConvertedPart | LmdbloaderError:
-    """Make a part; return it, or the error."""
-
-    def advance(num_sources: int, nbytes: int) -> None:
-        send(_ADVANCE, num_sources, nbytes)
-
-    def log(line: str) -> None:
-        send(_LOG, line)
-
+def try_part(target: str, number: int, keywords: Mapping[str, Any]) -> ConvertedPart | LmdbloaderError:
+    """Return a part that was made with keyword arguments of `convert_part`, or the error, for a process that waits."""
     try:
-        return convert_part(target, number, **keywords, advance=advance, log=log)
+        return convert_part(target, number, **keywords)
     except LmdbloaderError as error:
         return error
     except Exception:

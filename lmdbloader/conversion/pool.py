@@ -60,10 +60,10 @@ class Tasks(Sequence[Any]):
         return self._make(range(self._count)[which])
 
 
-def make_tasks(sources: Sources, first: int = 0) -> Tasks:
-    """Return the tasks from one source on, lists of consecutive sources of about 1 MiB."""
+def make_tasks(sources: Sources) -> Tasks:
+    """Return the tasks: lists of consecutive sources of about 1 MiB."""
     ends = np.cumsum(sources.nbytes)
-    bounds = array("q", [first])
+    bounds = array("q", [0])
     while bounds[-1] < len(sources):
         first = bounds[-1]
         used = ends.item(first - 1) if first else 0

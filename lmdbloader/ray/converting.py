@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,8 +16,8 @@ from lmdbloader.base.text import plain
 from lmdbloader.conversion.destination import new_folder
 from lmdbloader.conversion.doubts import refuse_swapped
 from lmdbloader.conversion.options import RUN, RunOptions, opt, with_options
-from lmdbloader.conversion.part_writers import convert_parts
-from lmdbloader.conversion.parts import ConvertedPart, convert_part
+from lmdbloader.conversion.part_writers import convert_parts, try_part
+from lmdbloader.conversion.parts import ConvertedPart
 from lmdbloader.conversion.report import Report
 from lmdbloader.errors import LmdbloaderError, WorkerError
 from lmdbloader.ray.cluster import connected, need_ray
@@ -205,9 +204,4 @@ def make_part(
         Facts about the part, or the error; and the lines for the log.
     """
     lines: list[str] = []
-    try:
-        return convert_part(target, number, **keywords, log=lines.append), lines
-    except LmdbloaderError as error:
-        return error, lines
-    except Exception:
-        return WorkerError(f"making part {number} failed:\n{traceback.format_exc()}"), lines
+    return try_part(target, number, {**keywords, "log": lines.append}), lines

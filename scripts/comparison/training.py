@@ -21,7 +21,7 @@ import lmdbloader
 from comparison.arms import Batch, opened, scored_photos
 from comparison.material import Pairs, Photos
 from comparison.settings import SCALE, Arm, Setting
-from lmdbloader.base.stopwatch import StepTimer, take_steps
+from lmdbloader.base.stopwatch import StepTimer
 from lmdbloader.lab.machine.gpu import GpuSampler, nvml_name
 from lmdbloader.superres.evaluation import evaluate
 from lmdbloader.transforms import CenterCrop
@@ -252,6 +252,30 @@ def take_turn(
     speed = count * setting.batch_size / float(rows.sum())
     use = None if sampler.use is None else {name: getattr(sampler.use, name) for name in GPU_FIGURES}
     return Turn(speed, count, means, float(rows[:, 0].max()), use)
+
+
+def take_steps(
+    batches: Iterator[Any], step: Callable[[Any, StepTimer], object], seconds: float, timer: StepTimer, *, least: int
+) -> int:
+    """Do steps for some seconds, the wait for each batch included, and return how many.
+
+    Args:
+        batches: An endless iterator.
+        step: Does one step on a batch, with laps of the timer.
+        seconds: How long.
+        timer: Gets the phases of every step.
+        least: Steps to do at least.
+    """
+    count = 0
+    timer.start()
+    began = time.perf_counter()
+    while count < least or time.perf_counter() - began < seconds:
+        batch = next(batches)
+        timer.lap("data")
+        step(batch, timer)
+        del batch
+        count += 1
+    return count
 
 
 def _endless(next_epoch: Callable[[], Iterator[Batch]]) -> Any:

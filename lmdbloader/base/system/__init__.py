@@ -1,4 +1,4 @@
-"""What differs between operating systems: files, folders held open, locks, processes, and facts about the machine.
+"""What differs between operating systems: files, locks, processes, and facts about the machine.
 
 Elsewhere in the package, only the code that builds and loads the kernels asks on which system it runs. What a system
 cannot do or report does nothing, or has a safe answer; what must not be left out raises OSError.

@@ -1,4 +1,4 @@
-"""Files, folders that are held open, what is in memory, and processes; Windows can only read."""
+"""Files, locks, what is in memory, and processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
     "CAN_DROP_CACHE", "NORMAL", "POPULATE_READ", "RANDOM", "WILL_NEED",
     "advise_order", "after_fork", "clock_ns", "connect", "drop_cache", "exchange", "flush", "flush_path",
     "folded", "how_ended", "is_cached", "lock", "map_in_a_row", "map_nothing", "map_shared", "means",
-    "memory_file", "open_folder", "open_to_read",
+    "memory_file", "open_to_read",
     "read_at", "read_into", "receive_file", "reserve", "resident_pages", "send_file",
     "start_python", "tells_residency",
     "will_read", "write_at",
@@ -218,22 +218,7 @@ def folded(name: str) -> str:
     return name if _IS_LINUX else unicodedata.normalize("NFC", name).casefold()
 
 
-# -- Folders that are held open
-
-
-def open_folder(folder: Path, *, follow: bool = False) -> int:
-    """Return a descriptor of a folder.
-
-    Args:
-        folder: Its path.
-        follow: Whether it may be a link to one.
-
-    Raises:
-        OSError: There is none, it cannot be opened, or the system cannot do this: then no dataset can be made.
-    """
-    if sys.platform == "win32":
-        raise OSError(errno.ENOTSUP, "Windows cannot hold a folder open; make datasets on another system", str(folder))
-    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
+# -- Locks and renames
 
 
 def lock(descriptor: int) -> None:
