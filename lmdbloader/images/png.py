@@ -233,9 +233,20 @@ def _decode(png: _Png) -> Pixels:
 
 def _inflate(png: _Png, expected: int) -> npt.NDArray[np.uint8]:
     """Return the image's decompressed bytes, exactly as many as expected."""
-    packed = b"".join(png.data[body] for body in png.image_chunks)
-    if expected > _DEFLATE_MAX_RATIO * len(packed):
-        raise ImageError(png.name, f"{len(packed)} bytes of PNG image data cannot hold {png.width}x{png.height} pixels")
+    nbytes = sum(body.stop - body.start for body in png.image_chunks)
+    if expected > _DEFLATE_MAX_RATIO * nbytes:
+        raise ImageError(png.name, f"{nbytes} bytes of PNG image data cannot hold {png.width}x{png.height} pixels")
+    slack, num_words = entries.inflate_room()
+    packed = b"".join([*(png.data[body] for body in png.image_chunks), bytes(slack)])
+    raw = np.empty(expected + slack, np.uint8)
+    source, work = np.frombuffer(packed, np.uint8), np.empty(num_words, np.uint32)
+    if entries.inflate(source, nbytes, raw, expected, work):
+        return raw[:expected]
+    return _inflate_by_zlib(png, packed[:nbytes], expected)
+
+
+def _inflate_by_zlib(png: _Png, packed: bytes, expected: int) -> npt.NDArray[np.uint8]:
+    """Say what is wrong with data that the kernel refuses; it leaves the last word to zlib."""
     inflater = zlib.decompressobj()
     try:
         raw = inflater.decompress(packed, expected + 1)
