@@ -22,7 +22,7 @@ _MOST_BITS, _MOST_LITERALS, _MOST_DISTANCES, _END = 15, 288, 32, 256
 _LITERAL_ROOM = (1 << _LITERAL_BITS) + (_MOST_LITERALS << (_MOST_BITS - _LITERAL_BITS))
 _DISTANCE_ROOM = (1 << _DISTANCE_BITS) + (_MOST_DISTANCES << (_MOST_BITS - _DISTANCE_BITS))
 _LENGTHS_AT = _LITERAL_ROOM + _DISTANCE_ROOM
-# Scratch, uint32: both tables; the lengths of codes, which may go on behind their end before this is noticed; symbols in
+# Scratch, uint32: both tables; lengths of codes, which may go on behind their end before this is noticed; symbols in
 # the order of their codes.
 _MOST_REPEATED = 138
 _ORDER_AT = _LENGTHS_AT + _MOST_LITERALS + _MOST_DISTANCES + _MOST_REPEATED
@@ -259,7 +259,9 @@ def _decode_block(bits, count, at, end, out, target, out_end, work):
         bits, count, at = _refill(bits, count, at)
         if entry & _SPECIAL:
             if entry >> _VALUE_AT:
-                entry = _look_up(table + (np.uint64(entry >> _VALUE_AT) << np.uint64(2)), bits >> np.uint64(_LITERAL_BITS), 4)
+                entry = _look_up(
+                    table + (np.uint64(entry >> _VALUE_AT) << np.uint64(2)), bits >> np.uint64(_LITERAL_BITS), 4
+                )
                 if entry & _OTHER == 0:
                     bits, count, target = _emit(bits, count, target, entry)
                     continue

@@ -171,7 +171,7 @@ def unfilter(raw, zeros, out, step):
     Args:
         raw: (height, 1 + row_nbytes) uint8, C-contiguous: each row's filter number, then its filtered bytes.
         zeros: (row_nbytes,) uint8 of zeros: the row above the first.
-        out: (height, row_nbytes) uint8, C-contiguous, which is filled.
+        out: (height, row_nbytes) uint8, C-contiguous, which is filled. It may begin 8 rows before `raw` in one memory.
         step: Bytes of a whole pixel, at least 1.
 
     Returns:
