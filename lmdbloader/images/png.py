@@ -35,6 +35,8 @@ _DEFLATE_MAX_RATIO = 1032
 _XMP, _RAW_EXIF = b"XML:com.adobe.xmp", b"Raw profile type exif"
 _TEXTS = (b"tEXt", b"zTXt", b"iTXt")
 _MOST_TEXT_NBYTES = 2**20
+# If rows and filtered rows share one memory, so many rows fit in before the filtered ones: the kernel does 8 at once.
+_ROWS_AHEAD = 8
 # Writing: the color type by the number of channels.
 _COLOR_TYPES = {1: _GREY, 3: _RGB}
 _MAX_SIDE = 2**31 - 1
@@ -218,24 +220,41 @@ def _decode(png: _Png) -> Pixels:
         if height > 0 and width > 0:
             row_nbytes = (width * samples_a_pixel * png.bit_depth + 7) // 8
             passes.append((slice(top, None, down), slice(left, None, right), height, width, row_nbytes))
-    raw = _inflate(png, sum(height * (1 + row_nbytes) for _, _, height, _, row_nbytes in passes))
+    expected = sum(height * (1 + row_nbytes) for _, _, height, _, row_nbytes in passes)
     if not png.interlaced:
-        return _samples(png, raw, *passes[0][2:])
+        # One memory for both: every row is written where a row that has been read was.
+        _, _, height, width, row_nbytes = passes[0]
+        ahead = _ROWS_AHEAD * row_nbytes
+        memory = _inflate(png, expected, ahead)
+        return _samples(png, memory[ahead:], height, width, memory[: height * row_nbytes].reshape(height, row_nbytes))
+    raw = _inflate(png, expected)
     dtype = np.uint16 if png.bit_depth == 16 else np.uint8
     samples = np.empty((png.height, png.width, samples_a_pixel), dtype)
     position = 0
     for rows, columns, height, width, row_nbytes in passes:
         stop = position + height * (1 + row_nbytes)
-        samples[rows, columns] = _samples(png, raw[position:stop], height, width, row_nbytes)
+        unfiltered = np.empty((height, row_nbytes), np.uint8)
+        samples[rows, columns] = _samples(png, raw[position:stop], height, width, unfiltered)
         position = stop
     return samples
 
 
-def _inflate(png: _Png, expected: int) -> npt.NDArray[np.uint8]:
-    """Return the image's decompressed bytes, exactly as many as expected."""
-    packed = b"".join(png.data[body] for body in png.image_chunks)
-    if expected > _DEFLATE_MAX_RATIO * len(packed):
-        raise ImageError(png.name, f"{len(packed)} bytes of PNG image data cannot hold {png.width}x{png.height} pixels")
+def _inflate(png: _Png, expected: int, ahead: int = 0) -> npt.NDArray[np.uint8]:
+    """Return the image's decompressed bytes, exactly as many as expected, with this room ahead of them."""
+    nbytes = sum(body.stop - body.start for body in png.image_chunks)
+    if expected > _DEFLATE_MAX_RATIO * nbytes:
+        raise ImageError(png.name, f"{nbytes} bytes of PNG image data cannot hold {png.width}x{png.height} pixels")
+    slack, num_words = entries.inflate_room()
+    packed = b"".join([*(png.data[body] for body in png.image_chunks), bytes(slack)])
+    memory = np.empty(ahead + expected + slack, np.uint8)
+    source, work = np.frombuffer(packed, np.uint8), np.empty(num_words, np.uint32)
+    if not entries.inflate(source, nbytes, memory[ahead:], expected, work):
+        memory[ahead : ahead + expected] = _inflate_by_zlib(png, packed[:nbytes], expected)
+    return memory[: ahead + expected]
+
+
+def _inflate_by_zlib(png: _Png, packed: bytes, expected: int) -> npt.NDArray[np.uint8]:
+    """Say what is wrong with data that the kernel refuses; it leaves the last word to zlib."""
     inflater = zlib.decompressobj()
     try:
         raw = inflater.decompress(packed, expected + 1)
@@ -249,10 +268,18 @@ def _inflate(png: _Png, expected: int) -> npt.NDArray[np.uint8]:
     return np.frombuffer(raw, np.uint8)
 
 
-def _samples(png: _Png, raw: npt.NDArray[np.uint8], height: int, width: int, row_nbytes: int) -> Pixels:
-    """Undo the filters of one pass and return its samples, unscaled, as (height, width, samples)."""
+def _samples(png: _Png, raw: npt.NDArray[np.uint8], height: int, width: int, rows: npt.NDArray[np.uint8]) -> Pixels:
+    """Undo the filters of one pass and return its samples, unscaled, as (height, width, samples).
+
+    Args:
+        png: The file.
+        raw: The filtered bytes of the pass.
+        height: Rows of the pass.
+        width: Its columns.
+        rows: (height, bytes of a row), filled; may be the returned samples.
+    """
     samples_a_pixel = _SAMPLES[png.color_type]
-    rows = np.empty((height, row_nbytes), np.uint8)
+    row_nbytes = rows.shape[1]
     step = max(1, samples_a_pixel * png.bit_depth // 8)
     bad_row = entries.unfilter_png(raw.reshape(height, 1 + row_nbytes), np.zeros(row_nbytes, np.uint8), rows, step)
     if bad_row >= 0:

@@ -67,7 +67,7 @@ def _repeat(target, offset, count):
 
 
 @njit(inline="always")
-def _copy_match(target, offset, count):
+def copy_match(target, offset, count):
     """Append this many bytes from `offset` bytes back; may write up to 32 bytes too many."""
     end = target + count
     source = target - offset
@@ -102,11 +102,11 @@ def _copy_match(target, offset, count):
 def _append_match(target, offset, count, room):
     """Append exactly this many bytes from `offset` bytes back; there is room for `room`."""
     if room - count >= _THIRTY_TWO:
-        _copy_match(target, offset, count)
+        copy_match(target, offset, count)
         return
     if count > _SIXTY_FOUR:
         done = count - _THIRTY_TWO
-        _copy_match(target, offset, done)
+        copy_match(target, offset, done)
         target += done
         count -= done
         room -= done
@@ -235,7 +235,7 @@ def lz4_decompress(source, destination, nbytes, capacity):
                     return np.int64(-1)
             room = write_end - write
             if likely(count <= room - _THIRTY_TWO):
-                _copy_match(write, offset, count)
+                copy_match(write, offset, count)
             elif count <= room:
                 _append_match(write, offset, count, room)
             else:
