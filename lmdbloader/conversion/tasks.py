@@ -7,7 +7,6 @@ import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -36,7 +35,6 @@ from lmdbloader.store import Block, Chunk, encode_blocks
 PART_NBYTES = 16 * 2**20
 # The most for a label, JSON or text of a sample in a tar.
 _MOST_ATTACHED_NBYTES = 64 * 2**20
-_LARGEST_FREED_NBYTES = 31 * 2**20
 Pixels = npt.NDArray[Any]
 
 
@@ -104,7 +102,6 @@ def convert_sources(
         ImageError: A source cannot be used, with on_error="stop".
         SourceError: The palettes of two masks differ.
     """
-    _keep_memory()
     gathered: list[_Encoded] = []
     notes, nbytes, room, began = Notes(), 0, 0, time.perf_counter()
     fetched = fetch(sources)
@@ -139,16 +136,6 @@ def convert_sources(
             notes.doubt(kind, source.name)
     if notes.num_sources:
         yield _pack(recipe, gathered, notes, nbytes, began)
-
-
-@cache
-def _keep_memory() -> None:
-    """Let glibc reuse the memory of an image for the next one; else the system hands out and clears all pages again.
-
-    It returns free memory beyond twice the largest block that was ever freed. This one is as large as counts, and no
-    page of it is touched. Other systems' libraries take no notice.
-    """
-    np.empty(_LARGEST_FREED_NBYTES, np.uint8)
 
 
 def _fit_values(
