@@ -27,7 +27,8 @@ THREADS = 16
 
 def measure(path: Path, batch_size: int, repeats: int) -> dict[str, float]:
     """Return microseconds a batch of compiled code, of Python in the thread, and in the loop: of the fastest epoch."""
-    loader = Loader(path, batch_size, shuffle=True, num_threads=THREADS)
+    with patch("lmdbloader.loader.loader.count_cores", return_value=THREADS):
+        loader = Loader(path, batch_size, shuffle=True, num_threads=THREADS)
     spent = {"kernel": 0.0, "job": 0.0}
     run = Prepared.__call__
 
