@@ -133,11 +133,11 @@ def test_a_child_forked_while_a_thread_takes_memory_takes_its_own(path: Path, mo
     entered, leave = threading.Event(), threading.Event()
     original = BatchMemory._allocate
 
-    def allocate(memory: BatchMemory, nbytes: int, process: int = os.getpid()) -> Any:
+    def allocate(memory: BatchMemory, count: int, process: int = os.getpid()) -> Any:
         if os.getpid() == process:
             entered.set()
             leave.wait()
-        return original(memory, nbytes)
+        return original(memory, count)
 
     loader = Loader(LMDBDataset(path), 8, shuffle=True, num_threads=1)
     monkeypatch.setattr(BatchMemory, "_allocate", allocate)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import threading
+import tracemalloc
 from collections import namedtuple
 from typing import Any
 
@@ -77,6 +79,17 @@ def test_batches_that_are_taken_together_lie_apart_and_any_of_them_keeps_their_m
     held, tensors = tensors[-1][:1], []
     again = [memory.take(count, batch_size) for _ in range(9)]
     assert not count or addresses[-1] not in {at for _, others in again for at in others}
+    del held
+
+
+def test_a_batch_that_is_kept_keeps_its_own_memory_only() -> None:
+    memory, nbytes = make(keep=3), math.prod(SHAPE)
+    tracemalloc.start()
+    try:
+        held = [memory.take(32, 1)[0][5] for _ in range(60)]
+        assert tracemalloc.get_traced_memory()[0] < (60 + 4 * 32) * (nbytes + 1000)
+    finally:
+        tracemalloc.stop()
     del held
 
 

@@ -28,41 +28,40 @@ def batch_sizes(count: int, batch_size: int) -> list[int]:
     return [min(batch_size, count - first) for first in range(0, max(count, 1), batch_size)]
 
 
-def _count_references(rooms: list[npt.NDArray[Any]], number: int) -> int:
-    return sys.getrefcount(rooms[number])
+def _are_free(group: list[npt.NDArray[Any]]) -> bool:
+    """Return whether nothing but the group refers to its arrays."""
+    return all(map(_FREE.__ge__, map(sys.getrefcount, group)))
 
 
 def _free_count() -> int:
-    """Return the count of memory that only a list and its own view refer to; it depends on the version of Python."""
-    rooms = [np.empty(1, np.uint8)]
-    _view = rooms[0][:]
-    return _count_references(rooms, 0)
+    """Return the count of an array that only a list refers to, as `_are_free` sees it; it depends on the Python."""
+    return next(map(sys.getrefcount, [np.empty(0, np.uint8)]))
 
 
 _FREE = _free_count()
 
 
 class _Kept:
-    """The memory of one process and its views, by (batches, images of a batch); `next` follows the one taken last."""
+    """The groups of arrays of one process, by (images, images of a batch); `next` follows the one taken last."""
 
     __slots__ = ("by_size", "lock", "next", "process")
 
     def __init__(self) -> None:
         self.process = os.getpid()
         self.lock = threading.Lock()
-        # Of each size the rooms, and for each room its array (batches, images, *shape) and the batches' addresses.
-        self.by_size: dict[tuple[int, int], tuple[list[npt.NDArray[Any]], list[tuple[npt.NDArray[Any], list[int]]]]]
-        self.by_size = {}
+        # Of each size the groups, and the addresses of their arrays.
+        self.by_size: dict[tuple[int, int], tuple[list[list[npt.NDArray[Any]]], list[list[int]]]] = {}
         self.next = 0
 
 
 class BatchMemory:
     """Memory for the batches of one image field, used again; safe from several threads and across forks.
 
-    A tensor that was given out refers to the memory of the batches that were taken with it, and so does every view of
-    it. Memory that only this object refers to is therefore free. No copy to an accelerator reads it then: by the time
-    that a copy from memory that is not pinned has been started, also with `non_blocking=True`, CUDA has read it or put
-    it aside.
+    A tensor that was given out refers to its array, and so does every view of it. An array that only this object
+    refers to is therefore free. No copy to an accelerator reads it then: by the time that a copy from memory that is
+    not pinned has been started, also with `non_blocking=True`, CUDA has read it or put it aside.
+
+    Batches that are read together take a group of arrays, which is used again when all of them are free.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, keep: int) -> None:
@@ -71,7 +70,7 @@ class BatchMemory:
         Args:
             shape: Of one image in memory.
             dtype: Of its values.
-            keep: How often memory of one size can be in use and is still kept.
+            keep: The most groups of one size to keep.
         """
         self._shape, self._dtype, self._keep = shape, dtype, keep
         self._nbytes = math.prod(shape) * dtype.itemsize
@@ -86,52 +85,35 @@ class BatchMemory:
         kept = self._kept
         if kept.process != os.getpid():  # a thread of the parent may have held the lock during the fork
             kept = self._kept = _Kept()
-        num_batches = max(-(-count // batch_size), 1)
-        if num_batches == 1:
-            batch_size = count
         with kept.lock:
-            array, addresses = self._free(kept, num_batches, batch_size)
-            batches = list(array)
-        if num_batches * batch_size != count:  # torch saves a part of a tensor with the rest of it
-            batches[-1] = batches[-1][: count - num_batches * batch_size]
-        return list(map(torch.from_numpy, batches)), addresses
+            group, addresses = self._free(kept, count, batch_size)
+            return list(map(torch.from_numpy, group)), addresses
 
-    def _free(self, kept: _Kept, num_batches: int, batch_size: int) -> tuple[npt.NDArray[Any], list[int]]:
-        """Return an array (num_batches, batch_size, *shape) that nobody uses, and the addresses of the batches."""
-        size = num_batches, batch_size
-        rooms, arrays = kept.by_size.pop(size, ([], []))
+    def _free(self, kept: _Kept, count: int, batch_size: int) -> tuple[list[npt.NDArray[Any]], list[int]]:
+        """Return a group of arrays that nobody uses, and their addresses."""
+        groups, addresses = kept.by_size.pop((count, batch_size), ([], []))
         if len(kept.by_size) >= _MOST_SIZES:  # the one that was not used for the longest time is the first
             del kept.by_size[next(iter(kept.by_size))]
-        kept.by_size[size] = rooms, arrays
-        total = len(rooms)
+        kept.by_size[count, batch_size] = groups, addresses
+        total = len(groups)
         # A few large ones: start at the first, so that few are in use and stay in the processor's caches.
         # Many small ones: the next is most likely free.
         first = kept.next if total > _FEW else 0
         for number in chain(range(first, total), range(min(first, total))):
-            if _count_references(rooms, number) == _FREE:
+            if _are_free(groups[number]):
                 kept.next = number + 1
-                return arrays[number]
-        room = self._allocate(num_batches * self._step(batch_size))
+                return groups[number], addresses[number]
         if total >= self._keep:  # the oldest is in use, perhaps for long
-            del rooms[0], arrays[0]
-        rooms.append(room)
-        arrays.append(self._arranged(room, num_batches, batch_size))
-        return arrays[-1]
+            del groups[0], addresses[0]
+        groups.append([self._allocate(size) for size in batch_sizes(count, batch_size)])
+        addresses.append([array.__array_interface__["data"][0] for array in groups[-1]])
+        return groups[-1], addresses[-1]
 
-    def _step(self, batch_size: int) -> int:
-        return -(-batch_size * self._nbytes // _ALIGNMENT) * _ALIGNMENT
-
-    def _allocate(self, nbytes: int) -> npt.NDArray[np.uint8]:
-        return np.empty(nbytes + _ALIGNMENT, np.uint8)
-
-    def _arranged(
-        self, room: npt.NDArray[np.uint8], num_batches: int, batch_size: int
-    ) -> tuple[npt.NDArray[Any], list[int]]:
-        address: int = room.__array_interface__["data"][0]
-        start, step = -address % _ALIGNMENT, self._step(batch_size)
-        rows = room[start : start + num_batches * step].reshape(num_batches, step)[:, : batch_size * self._nbytes]
-        array = rows.view(self._dtype).reshape(num_batches, batch_size, *self._shape)
-        return array, [address + start + step * number for number in range(num_batches)]
+    def _allocate(self, count: int) -> npt.NDArray[Any]:
+        nbytes = count * self._nbytes
+        room = np.empty(nbytes + _ALIGNMENT, np.uint8)
+        start = -room.__array_interface__["data"][0] % _ALIGNMENT
+        return room[start : start + nbytes].view(self._dtype).reshape(count, *self._shape)
 
 
 class PinnedMemory(BatchMemory):

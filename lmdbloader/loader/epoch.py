@@ -166,7 +166,8 @@ class EpochReadahead:
             if self._num_requested >= min(end - (-3 * ahead // 4), all_batches):
                 return
             begin, self._num_requested = self._num_requested, until
-        if self._is_cold or not self._readahead.is_resident(self._rows(begin, until, few=True)):
+        few = not self._readahead.knows_all
+        if self._is_cold or not self._readahead.is_resident(self._rows(begin, until, few=few)):
             if not self._is_cold:
                 # From now on everything is requested; the system's own readahead would read too much.
                 self._readahead.advise(random=True)

@@ -253,6 +253,11 @@ class Readahead:
         return self._submit(rows, awaited=True)
 
     @property
+    def knows_all(self) -> bool:
+        """Whether `is_resident` looks at all samples: the file is at a URL, and not all of it is here."""
+        return self._file.remote is not None and not self._file.remote.is_complete
+
+    @property
     def streams(self) -> bool:
         """Whether the file is at a URL, and a part of it is in memory while somebody holds it."""
         return self._file.remote is not None and self._file.remote.streams
