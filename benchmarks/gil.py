@@ -1,13 +1,14 @@
 """Measures the time that a batch takes under the GIL, in the thread that reads it and in the loop: pairs of patches.
 
-One thread does everything as a Loader with 16 threads plans it, and each call of compiled code, which does not hold the
-GIL, is timed: the rest of a job is Python's. From that follows what the threads demand: how many of them and the loop
-want the GIL at a time, if none had to wait, and the most pairs a second that it leaves.
+One thread does everything as a Loader with 4 or 16 threads plans it. Each call of compiled code, which does not hold
+the GIL, is timed: the rest of a job is Python's. From that follows what the threads demand: how many of them, with the
+loop, want the GIL at a time if none has to wait, and the most pairs a second that it leaves.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,13 +23,13 @@ from lmdbloader.kernels.calls.entry import Prepared
 from lmdbloader.loader.threads import Job, Threads
 
 BATCH_SIZES = (8, 32, 128)
-THREADS = 16
+THREADS = (4, 16)
 
 
-def measure(path: Path, batch_size: int, repeats: int) -> dict[str, float]:
+def measure(path: Path, batch_size: int, num_threads: int, repeats: int) -> dict[str, float]:
     """Return microseconds a batch of compiled code, of Python in the thread, and in the loop: of the fastest epoch."""
-    with patch("lmdbloader.loader.loader.count_cores", return_value=THREADS):
-        loader = Loader(path, batch_size, shuffle=True, num_threads=THREADS)
+    with patch("lmdbloader.loader.loader.count_cores", return_value=num_threads):
+        loader = Loader(path, batch_size, shuffle=True, num_threads=num_threads)
     spent = {"kernel": 0.0, "job": 0.0}
     run = Prepared.__call__
 
@@ -63,19 +64,19 @@ def run(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Any, s
     path.mkdir(exist_ok=True)
     write_ours_raw(cut_pairs(options.count), path)
     figures, rows = {}, []
-    for batch_size in BATCH_SIZES:
-        f = measure(path, batch_size, options.repeats)
+    for num_threads, batch_size in itertools.product(THREADS, BATCH_SIZES):
+        f = measure(path, batch_size, num_threads, options.repeats)
         held = f["thread"] + f["loop"]
-        f["demand"] = THREADS * held / (f["kernel"] + held)
+        f["demand"] = num_threads * held / (f["kernel"] + held)
         f["most"] = batch_size * 1e6 / held
-        figures[str(batch_size)] = f
+        figures[f"{num_threads} threads, {batch_size}"] = f
         rows.append(
-            [str(batch_size), f"{f['kernel']:.1f}", f"{f['thread']:.1f}", f"{f['loop']:.1f}", f"{f['demand']:.2f}",
-             f"{f['most']:,.0f}"]
+            [str(num_threads), str(batch_size), f"{f['kernel']:.1f}", f"{f['thread']:.1f}", f"{f['loop']:.1f}",
+             f"{f['demand']:.2f}", f"{f['most']:,.0f}"]
         )  # fmt: skip
     header = [
-        "batch", "compiled code, us", "GIL in the thread, us", "GIL in the loop, us",
-        f"demand of {THREADS} threads", "most pairs/s under the GIL",
+        "threads", "batch", "compiled code, us", "GIL in the thread, us", "GIL in the loop, us",
+        "demand", "most pairs/s under the GIL",
     ]  # fmt: skip
     yield "gil", figures, table(header, rows, markdown=options.markdown)
 

@@ -17,6 +17,7 @@ import lmdbloader
 from lmdbloader import LMDBDataset, Loader, errors
 from lmdbloader.cli import main
 from lmdbloader.format.layout import INDEX_FILE
+from lmdbloader.store.readahead import Readahead
 from lmdbloader.store.remote import service as service_module
 
 URL = "s3://bucket/train.lmdb"
@@ -93,6 +94,24 @@ def test_a_url_is_read_as_a_folder(
         before = len(server.ranges())
         assert are_equal(LMDBDataset(URL, cache_dir=tmp_path), local, order)
         assert len(server.ranges()) == before
+
+
+def test_random_reading_looks_for_all_coming_samples_of_a_url(
+    server: Server, local: LMDBDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Of a cache that lacks a few of them, a look at some finds all of those there, and the others come one by one.
+    looked, look = [], Readahead.is_resident
+
+    def is_resident(readahead: Readahead, rows: Any) -> bool:
+        looked.append(len(rows))
+        return look(readahead, rows)
+
+    monkeypatch.setattr(Readahead, "is_resident", is_resident)
+    labels(Loader(local, 32, order="random", seed=0))
+    assert max(looked) <= 4
+    looked.clear()
+    labels(Loader(LMDBDataset(URL, cache_dir=tmp_path), 32, order="random", seed=0))
+    assert looked and looked[0] > 32
 
 
 @pytest.mark.parametrize("protocol", ["memory", "file", "http"])

@@ -107,16 +107,18 @@ class Batcher:
         ragged = tuple(name for name, f in fields.items() if kind_named(f.kind).is_ragged)
         json = tuple(name for name, f in fields.items() if f.kind == "json")
         self._names, self._type = tuple(fields), sample_type(tuple(fields), ragged, json)
-        self._memory = [memory(o.stored_shape, o.values.carrier, keep=keep) for o in pipeline.outputs]
-        self._places = [self._names.index(o.name) for o in pipeline.outputs]
-        # Of the outputs: the place in a batch, the memory, and what makes images of it.
-        self._into = [
-            (place, own, o.images if o.is_changed else None)
-            for place, own, o in zip(self._places, self._memory, pipeline.outputs, strict=True)
-        ]
+        # Of the pipeline's outputs: the place in a batch, the memory, and what makes images of it, if anything.
+        self._images = [
+            (
+                self._names.index(o.name), memory(o.stored_shape, o.values.carrier, keep=keep),
+                o.images if o.is_changed else None,
+            )
+            for o in pipeline.outputs
+        ]  # fmt: skip
+        places = [place for place, _, _ in self._images]
         # Computed once, as every sample needs them.
         self._others = [
-            (place, f.name, self._reads(f)) for place, f in enumerate(fields.values()) if place not in self._places
+            (place, f.name, self._reads(f)) for place, f in enumerate(fields.values()) if place not in places
         ]
         # Working memory that no thread is using.
         self._scratch: list[Scratch] = []
@@ -203,8 +205,8 @@ class Batcher:
     def _begin(self, rows: I64, draws: I64, epoch: int, batch_size: int) -> Begun:
         count, nothing = len(rows), [None] * len(self._names)
         batches: list[Columns] = [nothing[:] for _ in range(0, max(count, 1), batch_size)]
-        addresses = np.empty((len(batches), len(self._into)), np.int64)
-        for f, (place, memory, as_images) in enumerate(self._into):
+        addresses = np.empty((len(batches), len(self._images)), np.int64)
+        for f, (place, memory, as_images) in enumerate(self._images):
             tensors, addresses[:, f] = memory.take(count, batch_size)
             for batch, tensor in zip(batches, map(as_images, tensors) if as_images else tensors, strict=True):
                 batch[place] = tensor
@@ -212,7 +214,7 @@ class Batcher:
 
     def read_images(self, begun: Begun, first: int, end: int, clock: Clock = NO_CLOCK) -> None:
         """Read the pipeline's images of samples first ... end - 1: of all samples, or of some of a single batch."""
-        if not self._memory or first == end:
+        if not self._images or first == end:
             return
         addresses = begun.addresses
         if first:
@@ -253,10 +255,10 @@ class Batcher:
         return Batch(dict(zip(self._names, values, strict=True)), length, self._type)
 
     @property
-    def is_finished(self) -> bool:
-        """Whether `finish` returns a batch of `read` unchanged."""
-        is_plain = self._functions is None and not self._channels and self._form is None
-        return is_plain and self._own_transform is None
+    def finishes(self) -> bool:
+        """Whether `finish` changes batches, or calls functions with them."""
+        changes = self._own_transform is not None or self._functions is not None
+        return changes or bool(self._channels) or self._form is not None
 
     @property
     def python_functions(self) -> list[Callable[[Any], Any]]:

@@ -254,7 +254,7 @@ def _inflate(png: _Png, expected: int, ahead: int = 0) -> npt.NDArray[np.uint8]:
 
 
 def _inflate_by_zlib(png: _Png, packed: bytes, expected: int) -> npt.NDArray[np.uint8]:
-    """Say what is wrong with data that the kernel refuses; it leaves the last word to zlib."""
+    """Decompress data that the kernel refuses: zlib has the last word, and says what is wrong with them."""
     inflater = zlib.decompressobj()
     try:
         raw = inflater.decompress(packed, expected + 1)

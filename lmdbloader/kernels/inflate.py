@@ -243,7 +243,7 @@ def _decode_block(bits, count, at, end, out, target, out_end, work):
     while at <= end + _EIGHT and target <= out_end:
         bits, count, at = _refill(bits, count, at)
         entry = _look_up(table, bits, _LITERAL_BITS)
-        if entry & _OTHER == 0:
+        if entry & _OTHER == 0:  # four look-ups of literals take 44 bits of the 56
             bits, count, target = _emit(bits, count, target, entry)
             entry = _look_up(table, bits, _LITERAL_BITS)
             if entry & _OTHER == 0:

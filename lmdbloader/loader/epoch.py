@@ -166,7 +166,7 @@ class EpochReadahead:
             if self._num_requested >= min(end - (-3 * ahead // 4), all_batches):
                 return
             begin, self._num_requested = self._num_requested, until
-        few = not self._readahead.knows_all
+        few = not self._readahead.looks_at_all
         if self._is_cold or not self._readahead.is_resident(self._rows(begin, until, few=few)):
             if not self._is_cold:
                 # From now on everything is requested; the system's own readahead would read too much.
@@ -400,7 +400,7 @@ class EpochRun:
         self, batches: list[Any], first: int, samples: I64, clock: Clock, run: Run
     ) -> tuple[list[Item], BaseException | None]:
         """Return batches up to the one for which a function of the user failed: it is not called for that again."""
-        if self._batcher.is_finished:
+        if not self._batcher.finishes:
             clock.count(len(samples), len(batches))
             return [(batch, ()) for batch in batches], None
         items: list[Item] = []

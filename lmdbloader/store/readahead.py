@@ -253,7 +253,7 @@ class Readahead:
         return self._submit(rows, awaited=True)
 
     @property
-    def knows_all(self) -> bool:
+    def looks_at_all(self) -> bool:
         """Whether `is_resident` looks at all samples: the file is at a URL, and not all of it is here."""
         return self._file.remote is not None and not self._file.remote.is_complete
 
