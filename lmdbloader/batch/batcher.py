@@ -109,12 +109,9 @@ class Batcher:
         self._names, self._type = tuple(fields), sample_type(tuple(fields), ragged, json)
         # Of the pipeline's outputs: the place in a batch, the memory, and what makes images of it, if anything.
         self._images = [
-            (
-                self._names.index(o.name), memory(o.stored_shape, o.values.carrier, keep=keep),
-                o.images if o.is_changed else None,
-            )
+            (self._names.index(o.name), memory(o.stored_shape, o.values.carrier, keep=keep), o.is_changed and o.images)
             for o in pipeline.outputs
-        ]  # fmt: skip
+        ]
         places = [place for place, _, _ in self._images]
         # Computed once, as every sample needs them.
         self._others = [
