@@ -125,21 +125,36 @@ def test_a_file_that_is_cut_short_is_noticed(contents: tuple[list[Path], list[by
 
 
 _MANY_PARTS = """
-import resource, sys
+import os, resource, shutil, sys
+import lmdbloader
+from lmdbloader.base.system import machine
 from lmdbloader.store import Reader
 
-resource.setrlimit(resource.RLIMIT_NOFILE, (30, int(sys.argv[2])))
-reader = Reader(sys.argv[1])
-print(sum(int(reader.read_bytes("blob", row)[0]) for row in range(len(reader))))
+hard, case, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+resource.setrlimit(resource.RLIMIT_NOFILE, (30, hard))
+if case == "old":
+    machine._populates = lambda: False
+reader = Reader(folder, io="pread" if case == "pread" else "mmap")
+if case == "replaced":
+    os.replace(shutil.copy(folder + "/data-00038.mdb", folder + "/copy"), folder + "/data-00039.mdb")
+    reader.stored_bytes("blob", 39)
+total = sum(int(reader.read_bytes("blob", row)[0]) for row in range(len(reader)))
+for batch in lmdbloader.Loader(reader.path, batch_size=40, io=reader.io, order="random"):
+    assert lmdbloader.verify(folder).is_sound
+    print(total, len(batch["blob"]))
 """
 
 
-def test_more_parts_than_open_files_raise_the_limit_or_name_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("hard", "case"), [(400, "mmap"), (30, "mmap"), (30, "pread"), (30, "old"), (30, "replaced")])
+def test_more_parts_than_open_files(tmp_path: Path, hard: int, case: str) -> None:
     make_set(tmp_path / "d", [[{"blob": bytes([i])}] for i in range(40)])
-    for hard in (30, 400):
-        command = [sys.executable, "-c", _MANY_PARTS, tmp_path / "d", str(hard)]
-        found = subprocess.run(command, capture_output=True, text=True, check=False)
-        if hard == 400:
-            assert found.stdout.split() == [str(sum(range(40)))], found.stderr
-        else:
-            assert "OptionError" in found.stderr and "has 40 parts" in found.stderr and "ulimit -n" in found.stderr
+    command = [sys.executable, "-c", _MANY_PARTS, str(hard), case, tmp_path / "d"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    if case == "old":
+        assert "OptionError" in found.stderr and "has 40 parts" in found.stderr and "ulimit -n" in found.stderr
+    elif case == "replaced":
+        assert (
+            "CorruptError" in found.stderr and "cannot read bytes" in found.stderr and "data-00039.mdb" in found.stderr
+        )
+    else:
+        assert found.stdout.split() == [str(sum(range(40))), "40"], found.stderr

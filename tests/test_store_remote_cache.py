@@ -189,7 +189,7 @@ class Slow(OpenFile):
     """A file of numbers that takes its time, and counts how many blocks of it are read."""
 
     def __init__(self, nbytes: int) -> None:
-        self.path, self.descriptor, self.nbytes, self.num_read = Path("slow"), -1, nbytes, 0
+        self.path, self.descriptor, self.nbytes, self.num_read = Path("slow"), 0, nbytes, 0
 
     def read(self, at: int, nbytes: int) -> bytes:
         self.num_read += 1

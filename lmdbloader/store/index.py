@@ -328,8 +328,8 @@ class Index:
             CorruptError: They differ, or the disk cannot read it.
         """
         where, expected = self._path / INDEX_FILE, self._manifest.index_digest
-        with unreadable_is_corrupt(where, dataset=self._path):
-            found = read_digest(self.file.files[0].descriptor)
+        with unreadable_is_corrupt(where, dataset=self._path), self.file.files[0].opened() as descriptor:
+            found = read_digest(descriptor)
         if found != expected:
             raise _damaged(self._path, f"its digest is {found}", f"expected {expected}")
 

@@ -9,9 +9,8 @@ import mmap
 import os
 import time
 import weakref
-from collections.abc import Sequence
-from contextlib import suppress
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
 I64 = npt.NDArray[np.int64]
 IO = Literal["mmap", "pread"]
 _RESUME = "Run the same command or call again: it resumes."
-# More parts than this may not fit into the usual limits of open files, 1,024 on Linux and 256 on macOS.
-_FEW_FILES = 32
 # A local file system returns a file's length in a tenth of this or less; a network one may have to ask a server.
 _AT_ONCE_SECONDS = 4e-6
 
@@ -98,24 +95,49 @@ def _not_a_folder(path: Path) -> FormatError | NotFoundError:
 class OpenFile:
     """A file, even if another one has its name since; closed with the last reference to this object.
 
+    A process that may open few files keeps some open only while it uses them.
+
     Attributes:
         path: The file's; of one at a URL, of what is kept of it on the disk.
-        descriptor: The file's.
+        descriptor: The file's; -1 if it does not stay open.
         nbytes: Its length when it was opened.
+        tells_residency: Whether the system says truthfully which pages of its map are in memory.
         remote: What fetches the bytes of a file at a URL; None for one on a disk.
     """
 
     remote: Blocks | None = None
 
     def __init__(self, path: Path, *, descriptor: int | None = None) -> None:
-        """Open a file, or take the descriptor of one that is open.
+        """Open a file, or take the descriptor of one that is open, which stays open.
 
         Raises:
             FormatError: It is not a regular file.
         """
         self.path, self.descriptor = path, _open(path) if descriptor is None else descriptor
-        weakref.finalize(self, _close, self.descriptor)
-        self.nbytes = os.fstat(self.descriptor).st_size
+        closing = weakref.finalize(self, _close, self.descriptor)
+        found = os.fstat(self.descriptor)
+        self.nbytes, self._inode = found.st_size, (found.st_dev, found.st_ino)
+        self.tells_residency = system.tells_residency(self.descriptor)
+        if descriptor is None and not system.may_stay_open(self.descriptor):
+            self.descriptor = -1
+            closing()
+
+    @contextmanager
+    def opened(self) -> Iterator[int]:
+        """Open the file, unless it is, and return its descriptor.
+
+        Raises:
+            OSError: It cannot be opened, or another file has its name since (ESTALE).
+        """
+        descriptor = self.descriptor if self.descriptor >= 0 else _open(self.path)
+        try:
+            found = os.fstat(descriptor)
+            if (found.st_dev, found.st_ino) != self._inode:
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), os.fspath(self.path))
+            yield descriptor
+        finally:
+            if self.descriptor < 0:
+                _close(descriptor)
 
     def read(self, at: int, nbytes: int) -> bytes:
         """Return a copy of some bytes, fewer at the end of the file.
@@ -125,9 +147,10 @@ class OpenFile:
         """
         # Not through the map: a page that cannot be read would end the process.
         parts = []
-        while nbytes and (part := system.read_at(self.descriptor, nbytes, at)):
-            parts.append(part)
-            at, nbytes = at + len(part), nbytes - len(part)
+        with self.opened() as descriptor:
+            while nbytes and (part := system.read_at(descriptor, nbytes, at)):
+                parts.append(part)
+                at, nbytes = at + len(part), nbytes - len(part)
         return b"".join(parts)
 
     def read_into(self, buffer: Any, at: int) -> int:
@@ -136,7 +159,8 @@ class OpenFile:
         Raises:
             OSError: The disk cannot read them.
         """
-        return system.read_into(self.descriptor, buffer, at)
+        with self.opened() as descriptor:
+            return system.read_into(descriptor, buffer, at)
 
     def place(self, at: int) -> tuple[str, int]:
         """Return the name of the dataset's file that holds a byte, and its place there."""
@@ -149,7 +173,7 @@ class DataFile:
     Attributes:
         files: The files; each read is of bytes of one of them.
         begins: The offset at which each begins.
-        io: "mmap" or "pread".
+        io: "mmap" or "pread"; "mmap" if this process may not keep all files open.
         nbytes: Of all together.
         data: (nbytes,) uint8, a read-only view of the map; (0,) with "pread". The bytes between two files must not be
             accessed.
@@ -172,12 +196,14 @@ class DataFile:
                 one range of addresses.
         """
         self.files, self.io, self._path = tuple(files), io, path
+        if any(file.descriptor < 0 for file in files):
+            self.io = "mmap"
         *self.begins, self.nbytes = begins or part_begins([file.nbytes for file in files])
         self._starts = np.array(self.begins, np.int64)
         self._stops = self._starts + np.array([file.nbytes for file in files], np.int64)
         self._descriptors = np.array([file.descriptor for file in files], np.int64)
         self.remote = files[0].remote if len(files) == 1 else None
-        self._map: Any = b"" if io == "pread" else self._mapped()
+        self._map: Any = b"" if self.io == "pread" else self._mapped()
         self.data: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
         self._guards = [guard_of(file) for file in files] if self._map or len(files) > 1 else []
         self._words = np.zeros(1, np.int64)
@@ -187,11 +213,10 @@ class DataFile:
     def _mapped(self) -> Any:
         """Return the map of all files."""
         try:
-            if len(self.files) == 1:
-                only = self.files[0]
+            only = self.files[0]
+            if len(self.files) == 1 and only.descriptor >= 0:
                 return mmap.mmap(only.descriptor, only.nbytes, access=mmap.ACCESS_READ) if only.nbytes else b""
-            places = [(file.descriptor, file.nbytes, at) for file, at in zip(self.files, self.begins, strict=True)]
-            return system.map_in_a_row(places, self.nbytes)
+            return system.map_in_a_row(self._places(), self.nbytes)
         except OSError as error:
             advice = 'Read it without a map, with io="pread".'
             if error.errno == errno.ENOTSUP:
@@ -205,10 +230,16 @@ class DataFile:
 
             raise OptionError(no_address_space(self._path, self.nbytes, advice)) from error
 
+    def _places(self) -> Iterator[tuple[int, int, int]]:
+        for file, at in zip(self.files, self.begins, strict=True):
+            if file.nbytes:  # a missing one has none
+                with file.opened() as descriptor:
+                    yield descriptor, file.nbytes, at
+
     def _directory(self) -> I64:
         """Return the table in which kernels look up the file of a payload."""
         rows = [(0, -1, 0, -1, 0)] + [
-            (begin, file.nbytes, guard.ctypes.data, file.descriptor, 0)
+            (begin, file.nbytes, guard.ctypes.data, max(file.descriptor, 0), 0)  # a map needs none
             for begin, file, guard in zip(self.begins, self.files, self._guards, strict=True)
         ]
         units = np.arange(0, self.nbytes, 1 << UNIT_BITS)
@@ -218,10 +249,10 @@ class DataFile:
         words = np.concatenate([head, np.array(rows, np.int64).ravel(), NUM_ENTRY * numbers])
         return words
 
-    @cached_property
+    @property
     def tells_residency(self) -> bool:
         """Whether the system says truthfully which pages of the map are in memory."""
-        return all(system.tells_residency(file.descriptor) for file in self.files)
+        return all(file.tells_residency for file in self.files)
 
     def with_io(self, io: IO) -> DataFile:
         """Return the same open files with another `io`.
@@ -281,7 +312,8 @@ class DataFile:
     def is_cached(self, at: int) -> bool | None:
         """Return whether the page with a byte is in memory; None if the system does not report it."""
         file, here = self._find(at)
-        return system.is_cached(file.descriptor, here)
+        with file.opened() as descriptor:
+            return system.is_cached(descriptor, here)
 
     def place(self, at: int) -> tuple[str, int]:
         """Return the name of the dataset's file that holds a byte, and its place there."""
@@ -294,8 +326,11 @@ class DataFile:
         Raises:
             OSError: The system cannot tell.
         """
-        sizes = ((file, os.fstat(file.descriptor).st_size) for file in self.files)
-        return next(((file, size) for file, size in sizes if size < file.nbytes), None)
+        for file in self.files:
+            with file.opened() as descriptor:
+                if (nbytes := os.fstat(descriptor).st_size) < file.nbytes:
+                    return file, nbytes
+        return None
 
 
 def open_data(path: Path, manifest: Manifest, io: IO) -> DataFile:
@@ -307,8 +342,6 @@ def open_data(path: Path, manifest: Manifest, io: IO) -> DataFile:
         OptionError: The process may not open or map that many files.
     """
     names, files = manifest.data_files, list[OpenFile]()
-    if len(names) > _FEW_FILES:
-        system.raise_file_limit()
     try:
         for name, part in zip(names, manifest.parts, strict=True):
             file = OpenFile(path / name)
@@ -331,8 +364,8 @@ def guard_of(file: OpenFile) -> I64:
     num_marks = -(-file.nbytes // (64 << bits))
     guard = np.zeros(NUM_HEAD + num_marks, np.int64)
     guard[:NUM_HEAD] = (
-        file.descriptor, file.nbytes, _watches_length(file.descriptor), system.POPULATE_READ,
-        system.tells_residency(file.descriptor), bits, num_marks, 0,
+        file.descriptor, file.nbytes, file.descriptor >= 0 and _watches_length(file.descriptor), system.POPULATE_READ,
+        file.tells_residency, bits, num_marks, 0,
     )  # fmt: skip
     return guard
 

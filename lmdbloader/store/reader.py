@@ -70,7 +70,8 @@ class Reader:
         path: The dataset's folder, absolute; of a dataset at a URL, the folder of its cache.
         place: The dataset's path or URL, for messages.
         io: "mmap" reads through a memory map; every page is requested before it is first touched. "pread" copies
-            through the file's descriptor, so a file that is cut short meanwhile cannot end the process.
+            through the file's descriptor, so a file that is cut short meanwhile cannot end the process. It is "mmap" if
+            this process may not keep all files open.
         manifest: Its description.
         fields: Its fields by name.
         index: Its columns.

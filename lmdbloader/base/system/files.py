@@ -12,7 +12,7 @@ import threading
 import time
 import unicodedata
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -152,7 +152,7 @@ def map_nothing(nbytes: int) -> mmap.mmap:
     return made
 
 
-def map_in_a_row(files: Sequence[tuple[int, int, int]], nbytes: int) -> Any:
+def map_in_a_row(files: Iterable[tuple[int, int, int]], nbytes: int) -> Any:
     """Return a read-only map of several files in one range of addresses; its memory is freed with the last view of it.
 
     The addresses are reserved first, and each file is mapped over its part of them.

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
+
+from lmdbloader.base.system.files import POPULATE_READ
 
 if sys.platform != "win32":
     import resource
 
 __all__ = [
     "QUEUES_NEED_FILES", "address_limit", "allowed_cores", "boot_id", "cores_of_parent", "group_folders",
-    "load_average", "process_seconds", "quota_cores", "raise_file_limit", "read_text", "sizes_of", "start_of",
+    "load_average", "may_stay_open", "process_seconds", "quota_cores", "read_text", "sizes_of", "start_of",
 ]  # fmt: skip
 
 ROOT = Path("/")
@@ -104,15 +108,30 @@ def address_limit() -> int | None:
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-def raise_file_limit() -> None:
-    """Let this process open as many files as it may allow itself: `ulimit -n` becomes what `ulimit -Hn` is."""
-    if sys.platform != "win32":
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        # macOS states no limit, and refuses more than OPEN_MAX.
-        most = _MACOS_OPEN_MAX if sys.platform == "darwin" else hard
-        if soft != resource.RLIM_INFINITY and soft < most:
-            with suppress(ValueError, OSError):
-                resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+def may_stay_open(descriptor: int) -> bool:
+    """Return whether a file may stay open, which leaves half of the descriptors to others.
+
+    If needed, `ulimit -n` becomes what `ulimit -Hn` is. Without `POPULATE_READ` all files stay open: the pages of a map
+    are then read by its descriptor before they are touched.
+    """
+    if sys.platform == "win32":
+        return True
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # macOS states no limit, and refuses more than OPEN_MAX.
+    most = _MACOS_OPEN_MAX if sys.platform == "darwin" else hard
+    if descriptor >= soft // 2 and soft != resource.RLIM_INFINITY and soft < most:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            soft = most
+    return soft == resource.RLIM_INFINITY or descriptor < soft // 2 or not _populates()
+
+
+@cache
+def _populates() -> bool:
+    with suppress(OSError), mmap.mmap(-1, mmap.PAGESIZE) as page:  # older than Linux 5.14
+        page.madvise(POPULATE_READ)
+        return True
+    return False
 
 
 def load_average() -> float | None:

@@ -134,7 +134,8 @@ def verify(path: str | os.PathLike[str], *, progress: Callable[[int], None] = la
 def _fault_of(file: OpenFile, part: Part) -> str:
     """Return how a data file differs from what the manifest states; empty if it does not."""
     try:
-        found = read_digest(file.descriptor)
+        with file.opened() as descriptor:
+            found = read_digest(descriptor)
     except OSError as error:
         return f"cannot be read ({error.strerror})"
     return "" if found == part.data_digest else f"its digest is {found}, expected {part.data_digest}: it was changed"
@@ -218,6 +219,7 @@ def open_parts(
             file = OpenFile(folder / name)
             if file.nbytes != part.data_nbytes:
                 add(name, f"{file.nbytes} bytes, expected {part.data_nbytes}: it is cut short or was changed")
+                file.nbytes = min(file.nbytes, part.data_nbytes)
         except FileNotFoundError:
             add(name, "is missing")
         except (IsADirectoryError, FormatError):

@@ -182,7 +182,7 @@ class CachedFile(OpenFile):
 
     def __init__(self, cache: Cache) -> None:
         self.remote = cache
-        super().__init__(cache.path)
+        super().__init__(cache.path, descriptor=system.open_to_read(cache.path))
 
     def place(self, at: int) -> tuple[str, int]:
         """As `OpenFile.place`."""
