@@ -129,15 +129,17 @@ class OpenFile:
         Raises:
             OSError: It cannot be opened, or another file has its name since (ESTALE).
         """
-        descriptor = self.descriptor if self.descriptor >= 0 else _open(self.path)
+        if self.descriptor >= 0:
+            yield self.descriptor
+            return
+        descriptor = _open(self.path)
         try:
             found = os.fstat(descriptor)
             if (found.st_dev, found.st_ino) != self._inode:
                 raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), os.fspath(self.path))
             yield descriptor
         finally:
-            if self.descriptor < 0:
-                _close(descriptor)
+            _close(descriptor)
 
     def read(self, at: int, nbytes: int) -> bytes:
         """Return a copy of some bytes, fewer at the end of the file.
