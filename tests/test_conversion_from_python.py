@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -379,6 +381,44 @@ def test_an_exception_of_the_samples_own_passes_and_leaves_nothing(out: Path) ->
 
 
 # --- the destination ---
+
+
+class Meanwhile:
+    """Numbers; something happens when one of them is read."""
+
+    def __init__(self, at: int = -1, happen: Callable[[], Any] = lambda: None, first: int = 0) -> None:
+        self.at, self.happen, self.first = at, happen, first
+
+    def __len__(self) -> int:
+        return 5000
+
+    def __getitem__(self, index: int) -> dict[str, int]:
+        if index == self.at:
+            self.at = -1
+            self.happen()
+        return {"x": self.first + index}
+
+
+@pytest.mark.parametrize(("at", "first"), [(2, 0), (2, 1), (4999, 0)], ids=["equal", "other", "unfinished"])
+def test_of_two_at_once_the_later_one_changes_nothing(out: Path, at: int, first: int) -> None:
+    # One that is done takes away what the other has written, which then cannot know whether it is equal.
+    is_equal = at == 2 and first == 0
+    with nullcontext() if is_equal else pytest.raises(DestinationError, match=r"out\.lmdb: a dataset is there already"):
+        assert write(Meanwhile(at, lambda: write(Meanwhile(first=first), out)), out).num_samples == 5000
+    assert [s.x for s in LMDBDataset(out)] == list(range(first, first + 5000))
+    assert (out.parent / "out.lmdb.partial").exists() == (first == 1)
+
+
+def test_what_another_process_has_begun_stays(out: Path) -> None:
+    partial = out.parent / "out.lmdb.partial"
+
+    def begin() -> None:
+        shutil.rmtree(partial)
+        partial.mkdir()
+
+    with pytest.raises(DestinationError, match="another process has removed it"):
+        write(Meanwhile(4999, begin), out)
+    assert partial.exists() and not out.exists()
 
 
 def test_an_existing_dataset_is_replaced_only_on_request_and_only_by_a_complete_one(out: Path) -> None:

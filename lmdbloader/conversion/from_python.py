@@ -218,17 +218,25 @@ def write(
     description.to_json()  # refuses very many names
     recipe = replace(recipe, fields=description.fields, storages=storages)
     job = _Job(out, source, recipe, asked, description, num_workers, threads, overwrite)
-    if source.is_indexed and not (overwrite or restart) and (finished := _find_finished(job, work)) is not None:
+    if source.is_indexed and not restart and (finished := _find_finished(job, work, source.num_samples)) is not None:
         return finished
     check_destination(out, overwrite=overwrite)
     if restart:
         work.discard()
+    is_lost = False
     try:
         part = None if _continues(job, work) else _begin(job, work, values)
         del first, values
         return _write(job, work, part, progress if callable(progress) else _no_progress, shows_bar)
+    except FileNotFoundError as error:
+        is_lost = str(work.folder) in str(error)  # another process that writes there is done, or has begun
+        if not is_lost:
+            raise
+        check_destination(out, overwrite=overwrite)
+        raise _removed(work) from error
     finally:
-        work.leave()
+        if not is_lost:
+            work.leave()
 
 
 def _count_workers(workers: int | None, threads: bool) -> int:
@@ -321,14 +329,14 @@ class _Job:
         return as_read
 
 
-def _find_finished(job: _Job, work: Work) -> Written | None:
-    """Return the dataset of the same call if a run was killed after putting it in place, None for any other."""
+def _find_finished(job: _Job, work: Work, num_samples: int) -> Written | None:
+    """Return the dataset of the same call if a process has put it in place, None for any other."""
     try:
         work.compare(job.asked)
     except DestinationError:
         return None
     # A dataset of the first samples alone may have the parts that are complete.
-    if not work.is_published() or (manifest := read_manifest(job.out)).num_samples != job.source.num_samples:
+    if job.overwrite or not work.is_published() or (manifest := read_manifest(job.out)).num_samples != num_samples:
         return None
     work.discard()
     return Written(manifest.num_samples, manifest.sizes, manifest.content_digest)
@@ -394,7 +402,7 @@ def _write(job: _Job, work: Work, part: Part | None, report: Callable[[int], Non
     """
     source, plan, facts = job.source, work.plan(), work.first_facts()
     if plan is None:
-        raise DestinationError(f"{work.folder}: another process has removed it. Run it again.")
+        raise _removed(work)
     recipe = replace(job.recipe, fields=tuple(map(parse_field, plan["fields"])))
     description = replace(job.description, fields=recipe.fields)
     is_slow = source.is_indexed and (recipe.prepare is not None or not isinstance(source.samples, list | tuple))
@@ -423,6 +431,9 @@ def _write(job: _Job, work: Work, part: Part | None, report: Callable[[int], Non
                 if writer.num_samples:
                     facts.append(work.complete(len(facts), writer, {}))
         # Another process may have made it meanwhile.
+        num_samples = sum(part.num_samples for part in facts)
+        if (finished := _find_finished(job, work, num_samples)) is not None:
+            return finished
         check_destination(job.out, overwrite=job.overwrite)
         return join(work, facts, description, overwrite=job.overwrite)
     except BaseException as error:
@@ -432,6 +443,10 @@ def _write(job: _Job, work: Work, part: Part | None, report: Callable[[int], Non
     finally:
         if parts is not None:
             parts.close()
+
+
+def _removed(work: Work) -> DestinationError:
+    return DestinationError(f"{work.folder}: another process has removed it, which writes there too. Run it again.")
 
 
 def _parts(job: _Job, recipe: SampleRecipe, of_task: int, part: Part | None, first: int) -> Generator[Part, None, None]:
