@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -178,7 +179,8 @@ def test_worker_processes_of_others_are_an_error(ds: LMDBDataset) -> None:
     "name",
     [
         *(name for name in inspect.signature(Loader).parameters if name != "foreign"),
-        *("batch_sampler", "collate_fn", "epoch", "generator", "num_workers", "persistent_workers", "sampler"),
+        *("batch_sampler", "collate_fn", "epoch", "generator", "num_workers", "persistent_workers"),
+        *("sampler", "worker_init_fn"),
     ],
 )
 def test_what_a_loader_would_not_notice_cannot_be_set(ds: LMDBDataset, name: str) -> None:
@@ -186,3 +188,12 @@ def test_what_a_loader_would_not_notice_cannot_be_set(ds: LMDBDataset, name: str
     for owner in (loader, loader.sampler, loader.batch_sampler, loader_of(ds, shard=(0, 2)).sampler):
         with pytest.raises(OptionError, match=rf"{name} = .*it cannot change"):
             setattr(owner, name, None)
+
+
+def test_lightnings_worker_init_fn_is_taken(ds: LMDBDataset) -> None:
+    def prepare(worker: int, rank: int) -> None: ...
+
+    prepare.__module__ = "lightning_fabric.utilities.seed"
+    loader_of(ds).worker_init_fn = partial(prepare, rank=0)
+    with pytest.raises(OptionError, match="worker_init_fn"):
+        loader_of(ds).worker_init_fn = prepare

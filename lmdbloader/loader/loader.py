@@ -620,7 +620,9 @@ class Loader(DataLoader[Any]):
         self._threads.close()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if "_own_names" in self.__dict__ and name in _FIXED:
+        # Lightning sets `worker_init_fn` on every loader, for worker processes.
+        is_theirs = name == "worker_init_fn" and "lightning" in getattr(getattr(value, "func", None), "__module__", "")
+        if "_own_names" in self.__dict__ and name in _FIXED and not is_theirs:
             raise OptionError(f"loader.{name} = {shown(value)}: it cannot change. Make another Loader.")
         object.__setattr__(self, name, value)
 
@@ -672,9 +674,8 @@ def _fill(
         loader.set_resolution(size)
 
 
-# What code sets on a loader that it was given. Lightning sets `worker_init_fn`, for worker processes.
 _OF_LOADERS = {name for kind in (Loader, DataLoader) for name in inspect.signature(kind.__init__).parameters}
-_FIXED = _OF_LOADERS - {"self", "foreign", "worker_init_fn"} | {"epoch"}
+_FIXED = _OF_LOADERS - {"self", "foreign"} | {"epoch"}
 
 
 def _extents(dataset: LMDBDataset, first: int, end: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
