@@ -294,10 +294,16 @@ def test_every_bit_of_a_png_is_covered_by_a_check():
         refusal(bytes(damaged))
 
 
-def header_png(width, height, bit_depth, color_type, raw, before=b""):
-    header = struct.pack(">IIBBBBB", width, height, bit_depth, color_type, 0, 0, 0)
-    body = chunk(b"IHDR", header) + before + chunk(b"IDAT", zlib.compress(raw)) + chunk(b"IEND", b"")
+def header_png(width, height, bit_depth, color_type, raw, before=b"", cut=0):
+    header, packed = struct.pack(">IIBBBBB", width, height, bit_depth, color_type, 0, 0, 0), zlib.compress(raw)
+    body = chunk(b"IHDR", header) + before + chunk(b"IDAT", packed[: len(packed) - cut]) + chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + body
+
+
+@pytest.mark.parametrize("cut", [2, 4])
+def test_a_png_whose_data_have_no_sum_at_the_end_is_read_as_by_pillow(cut):
+    data = header_png(3, 2, 8, 0, b"\0abc\0def", cut=cut)
+    check(data, np.asarray(Image.open(io.BytesIO(data)))[:, :, None])
 
 
 @pytest.mark.parametrize(
