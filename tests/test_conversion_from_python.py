@@ -23,6 +23,7 @@ from torch.utils.data import ChainDataset, DataLoader, Dataset, IterableDataset,
 
 import lmdbloader
 from lmdbloader import LMDBDataset, fields, write
+from lmdbloader.base import system
 from lmdbloader.errors import DestinationError, OptionError
 from lmdbloader.fields import Array, Bytes, Float, Int, Json, Text
 
@@ -383,6 +384,19 @@ def test_an_exception_of_the_samples_own_passes_and_leaves_nothing(out: Path) ->
 # --- the destination ---
 
 
+def test_a_system_that_cannot_make_datasets_is_named(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write([{"x": 1}], out)
+    monkeypatch.setattr(system, "CAN_FLUSH_FOLDERS", False)
+    for call in (
+        lambda: write([{"x": 1}], out.parent / "b"),
+        lambda: lmdbloader.convert(out.parent, out.parent / "b"),
+        lambda: lmdbloader.append(out, [out]),
+        lambda: lmdbloader.stage(out, out.parent),
+    ):
+        with pytest.raises(OptionError, match=r"cannot be made on Windows"):
+            call()
+
+
 class Meanwhile:
     """Numbers; something happens when one of them is read."""
 
@@ -416,7 +430,7 @@ def test_what_another_process_has_begun_stays(out: Path) -> None:
         shutil.rmtree(partial)
         partial.mkdir()
 
-    with pytest.raises(DestinationError, match="another process has removed it"):
+    with pytest.raises(DestinationError, match=r"out\.lmdb\.partial: another process"):
         write(Meanwhile(4999, begin), out)
     assert partial.exists() and not out.exists()
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from lmdbloader.base import system
 from lmdbloader.base.arguments import local_path, new_path
-from lmdbloader.errors import DestinationError
+from lmdbloader.errors import DestinationError, OptionError
 from lmdbloader.format.layout import PARTIAL_SUFFIX
 
 
@@ -14,9 +15,11 @@ def named_folder(path: str | os.PathLike[str]) -> Path:
     """Return a path whose last part is a name, which "." is not, so that a name next to it can be made.
 
     Raises:
-        OptionError: It is not a path, is a URL, or no file can have it.
+        OptionError: It is not a path, is a URL, or no file can have it; or datasets cannot be made on this system.
     """
     found = local_path("path", path)
+    if not system.CAN_FLUSH_FOLDERS:
+        raise OptionError(f"{found}: datasets cannot be made on Windows, only read. Make it on Linux or macOS.")
     return found if found.name not in ("", "..") else Path(os.path.abspath(found))
 
 
@@ -24,7 +27,7 @@ def new_folder(path: str | os.PathLike[str]) -> Path:
     """Return the path of a new dataset, as `named_folder` does.
 
     Raises:
-        OptionError: It is not a path, is a URL, or no file can have it.
+        OptionError: As `named_folder`.
         DestinationError: Unfinished or replaced datasets have such names.
     """
     found = named_folder(new_path("path", path))

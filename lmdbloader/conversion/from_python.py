@@ -223,20 +223,17 @@ def write(
     check_destination(out, overwrite=overwrite)
     if restart:
         work.discard()
-    is_lost = False
     try:
         part = None if _continues(job, work) else _begin(job, work, values)
         del first, values
         return _write(job, work, part, progress if callable(progress) else _no_progress, shows_bar)
-    except FileNotFoundError as error:
-        is_lost = str(work.folder) in str(error)  # another process that writes there is done, or has begun
-        if not is_lost:
-            raise
-        check_destination(out, overwrite=overwrite)
-        raise _removed(work) from error
-    finally:
-        if not is_lost:
-            work.leave()
+    except BaseException as error:
+        if isinstance(error, FileNotFoundError) and str(work.folder) in str(error):
+            check_destination(out, overwrite=overwrite)  # another process that writes there is done, or has begun
+            reason = "another process, which writes there too, has removed it. Run it again."
+            raise DestinationError(f"{work.folder}: {reason}") from error
+        work.leave()
+        raise
 
 
 def _count_workers(workers: int | None, threads: bool) -> int:
@@ -402,7 +399,7 @@ def _write(job: _Job, work: Work, part: Part | None, report: Callable[[int], Non
     """
     source, plan, facts = job.source, work.plan(), work.first_facts()
     if plan is None:
-        raise _removed(work)
+        raise FileNotFoundError(work.folder)
     recipe = replace(job.recipe, fields=tuple(map(parse_field, plan["fields"])))
     description = replace(job.description, fields=recipe.fields)
     is_slow = source.is_indexed and (recipe.prepare is not None or not isinstance(source.samples, list | tuple))
@@ -443,10 +440,6 @@ def _write(job: _Job, work: Work, part: Part | None, report: Callable[[int], Non
     finally:
         if parts is not None:
             parts.close()
-
-
-def _removed(work: Work) -> DestinationError:
-    return DestinationError(f"{work.folder}: another process has removed it, which writes there too. Run it again.")
 
 
 def _parts(job: _Job, recipe: SampleRecipe, of_task: int, part: Part | None, first: int) -> Generator[Part, None, None]:

@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -251,7 +252,7 @@ class DataFile:
         words = np.concatenate([head, np.array(rows, np.int64).ravel(), NUM_ENTRY * numbers])
         return words
 
-    @property
+    @cached_property
     def tells_residency(self) -> bool:
         """Whether the system says truthfully which pages of the map are in memory."""
         return all(file.tells_residency for file in self.files)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 __all__ = [
-    "CAN_DROP_CACHE", "NORMAL", "POPULATE_READ", "RANDOM", "WILL_NEED",
+    "CAN_DROP_CACHE", "CAN_FLUSH_FOLDERS", "NORMAL", "POPULATE_READ", "RANDOM", "WILL_NEED",
     "advise_order", "after_fork", "clock_ns", "connect", "drop_cache", "exchange", "flush", "flush_path",
     "folded", "how_ended", "is_cached", "lock", "map_in_a_row", "map_nothing", "map_shared", "means",
     "memory_file", "open_to_read",
@@ -38,6 +38,8 @@ __all__ = [
 _IS_LINUX = sys.platform == "linux"
 # Whether `drop_cache` drops anything.
 CAN_DROP_CACHE = _IS_LINUX
+# Whether `flush_path` takes a folder.
+CAN_FLUSH_FOLDERS = sys.platform != "win32"
 # The advice for madvise about the order of reads, and about pages that are needed soon.
 NORMAL, RANDOM, WILL_NEED = 0, 1, 3
 # The advice that maps pages for reading, and fails if one cannot be read: MADV_POPULATE_READ of Linux 5.14, which
