@@ -198,7 +198,8 @@ def take_turn(opened: Opened, seconds: float) -> dict[str, float]:
         pairs += len(next(opened.batches)[0])
         count += 1
         now = time.perf_counter()
-    found = {"cpu_us": (time.process_time() - cpu) / pairs * 1e6, "pairs_per_s": pairs / (now - began)}
+    cpu_us = (time.process_time() - cpu) / pairs * 1e6
+    found = {"cpu_us": round(cpu_us, 2), "pairs_per_s": round(pairs / (now - began))}
     rest()
     return found
 

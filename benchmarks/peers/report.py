@@ -292,16 +292,16 @@ def charts(document: Document) -> dict[str, str]:
                 panels.append(Panel(title, tuple(bars)))
         if panels:
             lines = (
-                f"{document.stored['date']}, {_machine(document)}. Median of {settings['turns']} turns; lines on the "
-                "bars: slowest to fastest turn.",
+                f"{document.stored['date']}, {_machine(document.stored)}. Median of {settings['turns']} turns; lines "
+                "on the bars: slowest to fastest turn.",
                 "Each with its best number of threads or workers (0, 1 or 2). python benchmarks/peers/run.py",
             )
             drawn[key] = draw_chart(Chart(TITLES[key], tuple(panels), lines, key, 158))
     return drawn
 
 
-def _machine(document: Document) -> str:
-    environment = document.stored["environment"]
+def _machine(stored: dict[str, Any]) -> str:
+    environment = stored["environment"]
     cores = str(environment.get("cores", "2 usable")).split()[0]
     return f"{cores} cores of an {environment.get('processor', 'unknown processor')}"
 
@@ -332,7 +332,8 @@ def pairs_section(stored: dict[str, Any]) -> str:
             ]
             rows.append([title, dtype, str(threads), *cells])
     shown = table(["", "type", "threads", *(f"batches of {size}" for size in sizes)], rows, markdown=True)
-    return _PAIRS.format(table=shown, tables=TABLES, date=stored["date"], **settings).rstrip()
+    facts = {"date": stored["date"], "machine": _machine(stored), "load": stored["environment"]["load"].split()[0]}
+    return _PAIRS.format(table=shown, tables=TABLES, **facts, **settings).rstrip()
 
 
 def pairs_table(stored: dict[str, Any]) -> str:
@@ -358,8 +359,8 @@ Pairs per second of processor time, then pairs per second, each divided by FFCV'
 
 {{table}}
 
-{{date}}: {{pairs:,}} pairs, medians of {{turns}} paired turns of {{seconds}} s. Both loaders get long epochs: what the
-start of an epoch costs is not part of these figures. [The
+{{date}}, {{machine}}, while other programs ran (load {{load}}). {{pairs:,}} pairs, medians of {{turns}} paired turns of
+{{seconds}} s. Both loaders get long epochs: what the start of an epoch costs is not part of these figures. [The
 table]({{tables}}#pairs-compared-with-ffcvs-fastest-operation) has the times, and those of
 `{UNVERIFIED.partition(", ")[2]}`.
 """
