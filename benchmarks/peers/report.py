@@ -61,8 +61,8 @@ REASONS: dict[str, str] = {
     "writing": "`write` transposes pixels, computes a checksum of each sample and record and a digest of each file,"
     " makes an index, and waits until the disk has everything. It decodes each JPEG once, to find damaged ones. Loading"
     " its modules, once in a process, is part of the time.",
-    "bytes on disk": "PNG files and ArrayRecord compress. Here pixels are stored as they are, to be read without"
-    " decoding, and with an index.",
+    "bytes on disk": "PNG files, lz4 and ArrayRecord compress. Here pixels are stored as they are, to be read without"
+    ' decoding (`codec="lz4"` compresses them too), and with an index.',
     "peak memory": "The pages of a mapped dataset count, though the system can take them back at any time. The Loader"
     " also keeps `num_threads + prefetch` groups of at least 64 samples.",
 }
