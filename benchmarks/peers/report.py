@@ -428,6 +428,7 @@ def page(document: Document, pictures: Sequence[str], pairs: dict[str, Any] | No
     """Return the page; `pictures` are the names of the charts that there are, `pairs` what pairs.py has stored."""
     settings = document.stored["settings"]
     parts = ["\n\n".join(sentences(document))]
+    parts.append(f"{document.stored['date']}, {_machine(document.stored)}.")
     if settings["quick"]:
         parts.insert(0, "!!! warning\n    A `--quick` run made these figures: they only show that each loader runs.")
     alternatives = {
