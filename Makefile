@@ -69,9 +69,10 @@ format: setup  ## Format the code and apply the safe fixes
 bench: setup  ## Measure reading, compared with other ways of storing patches
 	@$(ENV) benchmarks/read.py $(ARGS)
 
-bench-peers: setup  ## Compare with other loaders, in .venv-peers, and make the page of it (40 minutes)
+bench-peers: setup  ## Compare with other loaders, in .venv-peers, and make the page of it (50 minutes)
 	@$(ENV) benchmarks/peers/environment.py $(if $(TORCH_INDEX),--torch-index "$(TORCH_INDEX)")
 	@$(ENV) benchmarks/peers/run.py $(ARGS)
+	@$(ENV) benchmarks/peers/pairs.py
 	@$(ENV) benchmarks/peers/report.py
 
 gpu-rehearsal: setup  ## Run every stage of the GPU benchmark in tiny sizes, as on a machine without network

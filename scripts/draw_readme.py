@@ -148,8 +148,8 @@ def gpu_chart(folder: Path) -> Chart:
         (
             f"{date}, {figures['cores']['cores']} cores of an {machine}, without the GPU. Median of the turns; lines "
             "on the bars: slowest to fastest turn.",
-            "DataLoader: torch's, over the image files, with Pillow. Each loader with its best number of threads or "
-            "workers.",
+            "DataLoader: torch's, over image files, with Pillow. FFCV: without checksums. Each with its best number of "
+            "threads or workers.",
             f"python benchmarks/gpu/run.py --pack benchmarks/gpu/pack --stages correct cores --out DIR   ({run.name})",
         ),
     )

@@ -190,6 +190,77 @@ def test_our_loader_is_checked_and_timed(module: Load, tmp_path: Path, name: str
     assert started["peak_pss"] > 2**20
 
 
+# --- Pairs, compared with FFCV's fastest operation ---
+
+PAIRS = 300
+
+
+def turned_batches(module: Load, stored: Any, ways: int, *, together: bool = True) -> Iterator[tuple[Any, Any]]:
+    """Yield batches of 8 pairs as a sound loader gives them: shuffled, and each turned in one of so many ways."""
+    torch, turned = importlib.import_module("torch"), module("pairs").turned
+    random = np.random.default_rng(1)
+    while True:
+        for numbers in np.split(random.permutation(PAIRS)[: PAIRS // 8 * 8], PAIRS // 8):
+            drawn = random.integers(ways, size=8)
+            halves = [
+                [turned(stored[name][n], (k + shift) % ways) for n, k in zip(numbers, drawn, strict=True)]
+                for name, shift in (("lr", 0), ("hr", not together))
+            ]
+            yield tuple(torch.from_numpy(np.stack(half)) for half in halves)
+
+
+@pytest.fixture
+def stored_pairs(module: Load) -> dict[str, Any]:
+    pairs = module("common").cut_pairs(PAIRS, patch_size=16)
+    return {"lr": pairs.lr, "hr": pairs.hr}
+
+
+def test_the_check_of_turned_pairs_knows_sound_ones(module: Load, stored_pairs: dict[str, Any]) -> None:
+    pairs = module("pairs")
+    setting = pairs.Setting("uint8", 8, 1)
+    for ways in (2, 8):
+        pairs.check(turned_batches(module, stored_pairs, ways), stored_pairs, setting, ways)
+
+
+@pytest.mark.parametrize(
+    ("given", "together", "message"), [(2, True, "2 ways"), (8, False, "patches are turned differently")]
+)
+def test_the_check_of_turned_pairs_catches_others(
+    module: Load, stored_pairs: dict[str, Any], given: int, together: bool, message: str
+) -> None:
+    pairs = module("pairs")
+    batches = turned_batches(module, stored_pairs, given, together=together)
+    with pytest.raises(ValueError, match=message):
+        pairs.check(batches, stored_pairs, pairs.Setting("uint8", 8, 1), 8)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_our_arms_are_checked_and_timed(module: Load, stored_pairs: dict[str, Any], tmp_path: Path, dtype: str) -> None:
+    pairs, lmdbloader = module("pairs"), importlib.import_module("lmdbloader")
+    rows = ({name: half[k].transpose(1, 2, 0) for name, half in stored_pairs.items()} for k in range(PAIRS))
+    lmdbloader.write(rows, tmp_path / "pairs.lmdb", codec="raw")
+    for name, (open_it, ways) in pairs.ARMS.items():
+        if not name.startswith(pairs.FFCV):
+            setting = pairs.Setting(dtype, 8, 1)
+            opened = open_it(tmp_path, setting, ways)
+            pairs.check(opened.batches, stored_pairs, setting, ways)
+            assert pairs.take_turn(opened, 0.01)["pairs_per_s"] > 0
+            opened.close()
+
+
+def test_arms_are_compared_turn_by_turn(module: Load) -> None:
+    pairs = module("pairs")
+    ours = [{"cpu_us": 1.0, "pairs_per_s": 6.0}, {"cpu_us": 2.0, "pairs_per_s": 3.0}, {"cpu_us": 4.0, "pairs_per_s": 1}]
+    theirs = [
+        {"cpu_us": 2.0, "pairs_per_s": 2.0},
+        {"cpu_us": 6.0, "pairs_per_s": 1.5},
+        {"cpu_us": 4.0, "pairs_per_s": 4},
+    ]
+    row = {"arms": {"ours": ours, "theirs": theirs}}
+    assert pairs.ratio_of(row, "cpu_us", "ours", "theirs") == 2
+    assert pairs.ratio_of(row, "pairs_per_s", "ours", "theirs") == 2
+
+
 # --- What is timed in which turn ---
 
 

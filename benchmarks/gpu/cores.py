@@ -322,8 +322,9 @@ class Cores:
         checked = self.compiled.get((self.threads[-1], name), {})
         if facts is None or not checked.get("complete", True) or not checked.get("matches", True):
             return []
-        file, kind, dtype = FFCV[name]
-        row = {"what": PEER, "dataset": file, **self.facts(kind, dtype, n, self.batch_size)}
+        file, kind, dtype, ways = FFCV[name]
+        dataset = f"{file}, turned" if ways == 8 else file
+        row = {"what": PEER, "dataset": dataset, **self.facts(kind, dtype, n, self.batch_size)}
         return [(row, lambda seconds: self.peers[n].ask(60, name, seconds))]
 
     def facts(self, kind: str, dtype: str, n: int, batch_size: int) -> dict[str, Any]:
@@ -390,7 +391,9 @@ class Cores:
             return
         ours = self.ours(PAIRS, n, self.batch_size)
         try:
-            candidates = [*self.copies(n), *ours, *self.ffcv(n, "pairs float32"), *self.ffcv(n, "pairs uint8")]
+            names = ("pairs float32", "pairs uint8", "pairs float32, turned", "pairs uint8, turned")
+            peers = [candidate for name in names for candidate in self.ffcv(n, name)]
+            candidates = [*self.copies(n), *ours, *peers]
             self.pairs.take_turns(candidates, turns=self.turns_by(n), seconds=self.seconds, least=2)
         finally:
             close(ours)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -215,13 +215,16 @@ class Remote:
             self._process.join(5)
 
 
-# FFCV: name -> (its file, kind, dtype), the most valuable first, because each is compiled for seconds.
-FFCV = {
-    "pairs float32": ("pairs", "pairs", "float32"),
-    "raw256 float32": ("raw256", "images", "float32"),
-    "original float32": ("original", "images", "float32"),
-    "pairs uint8": ("pairs", "pairs", "uint8"),
-    "raw256 uint8": ("raw256", "images", "uint8"),
+# FFCV: name -> (its file, kind, dtype, ways), the most valuable first, because each is compiled for seconds. Images,
+# and pairs of 2 ways, are mirrored; pairs of 8 ways are turned as the Loader's are.
+FFCV: dict[str, tuple[str, str, str, Literal[2, 8]]] = {
+    "pairs float32": ("pairs", "pairs", "float32", 2),
+    "raw256 float32": ("raw256", "images", "float32", 2),
+    "original float32": ("original", "images", "float32", 2),
+    "pairs uint8": ("pairs", "pairs", "uint8", 2),
+    "raw256 uint8": ("raw256", "images", "uint8", 2),
+    "pairs float32, turned": ("pairs", "pairs", "float32", 8),
+    "pairs uint8, turned": ("pairs", "pairs", "uint8", 8),
 }
 
 
@@ -247,10 +250,10 @@ def serve_ffcv(
         if connection.poll():
             connection.recv()
             break
-        file, kind, dtype = FFCV[name]
+        file, kind, dtype, ways = FFCV[name]
         began = time.perf_counter()
         try:
-            found[name] = FfcvTurns(data / "ffcv" / f"{file}.beton", kind, dtype, batch_size, workers)
+            found[name] = FfcvTurns(data / "ffcv" / f"{file}.beton", kind, dtype, batch_size, workers, ways)
             facts = {"seconds_to_first_batch": round(time.perf_counter() - began, 1)}
             if checks:
                 dataset = LMDBDataset(data / ("pairs_raw" if kind == "pairs" else file))
@@ -283,12 +286,14 @@ def answer_requests(connection: Any, answer: Callable[..., Any]) -> None:
 class FfcvTurns:
     """Measures a loader of FFCV, whose iterator rests between the turns."""
 
-    def __init__(self, path: Path, kind: str, dtype: str, batch_size: int, workers: int) -> None:
+    def __init__(
+        self, path: Path, kind: str, dtype: str, batch_size: int, workers: int, ways: Literal[2, 8] = 2
+    ) -> None:
         import ffcv_peer
 
         options = {"batch_size": batch_size, "workers": workers, "device": "cpu", "dtype": getattr(torch, dtype)}
         if kind == "pairs":
-            self._loader = ffcv_peer.pair_loader(path, **options)
+            self._loader = ffcv_peer.pair_loader(path, ways=ways, **options)
         else:
             # In the order of bytes that costs it least.
             self._loader = ffcv_peer.image_loader(path, size=SIZE, channels_last=True, **options)
@@ -308,7 +313,7 @@ class FfcvTurns:
     def check(self, dataset: LMDBDataset) -> dict[str, Any]:
         """Read an epoch; return how many samples came, and whether they are the dataset's, each at most once.
 
-        Pairs of bytes are identified by their sums, which flipping does not change; images, which are cropped, only
+        Pairs of bytes are identified by their sums, which turning does not change; images, which are cropped, only
         counted by label.
         """
         seen: list[Any] = []
@@ -340,10 +345,9 @@ class FfcvTurns:
 
     def prepare(self, length: int) -> None:
         """Have epochs as long as the Loader has them, and get the first batches."""
-        loader = self._loader
-        loader.indices = np.resize(loader.indices, max(length, len(loader.indices)))
-        loader.traversal_order.indices = loader.indices
-        loader.first_traversal_order = loader.next_traversal_order()
+        import ffcv_peer
+
+        ffcv_peer.lengthen(self._loader, length)
         self._begin()
 
     def _begin(self) -> None:

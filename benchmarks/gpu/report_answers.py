@@ -83,7 +83,7 @@ def over_ffcv(results: Results) -> str | None:
         ]
         if (times := over(*speeds)) is not None:
             told.append(f"{ratio(times)} x ({ours})")
-    return f"{', '.join(told)}; {number(most)} threads" if told else None
+    return f"{', '.join(told)}; {number(most)} threads; FFCV verifies no checksum" if told else None
 
 
 def over_dataloader(results: Results) -> str | None:

@@ -12,6 +12,7 @@ FOLDER = "DataLoader, folder, Pillow"
 PNG = "DataLoader, PNG files, Pillow"
 HAND = ("DataLoader, hand-written LMDB", "DataLoader, hand-written LMDB, float32 by the loop")
 # FFCV's files with the same samples as a dataset.
+TURNED = "pairs, turned"
 SAME_SAMPLES = {"pairs_raw": "pairs", "pairs_lz4": "pairs", "raw256": "raw256", "original": "original"}
 
 
@@ -35,6 +36,7 @@ def cores(results: Results) -> str:
     if not any(parts):
         return ""
     count = results.fact("cores", "cores", "cores")
+    has_turned = any(matching(results.rows("cores", "pairs"), what=FFCV, dataset=TURNED))
     return paragraphs(
         "## Loading on all cores, without the GPU",
         source(results, "cores"),
@@ -44,8 +46,10 @@ def cores(results: Results) -> str:
         "`pairs_raw` and `pairs_lz4` are pairs of patches, stored as pixels and as lz4; `raw256` are photographs of at"
         " most 256 pixels, stored as pixels; `original` are the same photographs as JPEG files.",
         "FFCV's images are cropped, flipped and normalised by its own operations. Its pairs are read by one compiled"
-        " operation written for this comparison, which only copies and mirrors them. The Loader verifies every"
-        " checksum, and applies one of eight flips and rotations to pairs.",
+        " operation written for this comparison, which only copies and mirrors them"
+        + (", or turns them as the Loader does (`pairs, turned`)" if has_turned else "")
+        + ". FFCV verifies no checksum, because it stores none. The Loader verifies every checksum, and applies one of"
+        " eight flips and rotations to pairs.",
         *parts,
     )
 

@@ -47,7 +47,11 @@ def faster(found: Mapping[str, float], folder: float | None) -> str:
 
 def slower(results: Results, found: Mapping[str, float]) -> str:
     """Return the sentence about where the Loader is behind."""
-    parts = [f"is slower than FFCV with {words} ({ratio(times)} times)" for words, times in found.items() if times < 1]
+    parts = [
+        f"is slower than FFCV, which verifies no checksum, with {words} ({ratio(times)} times)"
+        for words, times in found.items()
+        if times < 1
+    ]
     rows = [row for row in _feeds(results) if row.get("kind") == "loader" and row.get("share_of_ceiling") is not None]
     if rows:
         worst = min(rows, key=lambda row: row["share_of_ceiling"])

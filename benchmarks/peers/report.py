@@ -1,4 +1,4 @@
-"""Makes docs/benchmarks/peers.md, its charts, and peers-tables.md with every figure, of the results of run.py.
+"""Makes docs/benchmarks/peers.md, its charts, and peers-tables.md, of the results of run.py and pairs.py.
 
 python benchmarks/peers/report.py
 """
@@ -19,6 +19,8 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(ROOT / "benchmarks"), 
 from common import table  # noqa: E402
 from draw_readme import Bar, Chart, Panel, draw_chart  # noqa: E402
 from job import JOBS, Job  # noqa: E402
+from pairs import FFCV, MIRRORED, TURNED, UNVERIFIED, ratio_of  # noqa: E402
+from pairs import RESULTS as PAIRS  # noqa: E402
 
 from lmdbloader.base.text import counted  # noqa: E402
 
@@ -47,6 +49,23 @@ FIGURES: tuple[Figure, ...] = (
     ("on disk", lambda found: found["write"]["nbytes"] / _MIB, False, lambda v: f"{v:,.0f} MiB"),
     ("peak memory", lambda found: found["start"]["peak_pss"] / _MIB, False, lambda v: f"{v:,.0f} MiB"),
 )
+
+
+# Why others are better, by the name of a figure, as the page says it.
+REASONS: dict[str, str] = {
+    "cold first batch": "A new process first loads lmdbloader's modules and the dataset's index, and a thread reads 64"
+    " samples at once. A file or an LMDB that is opened as it is needs less.",
+    "first batch of a later epoch": "Grain and DALI read on across the end of an epoch, so its first batch is ready"
+    " before it is asked for. The Loader begins an epoch when the loop does, because its order may depend on the loop"
+    " (`set_epoch`, a restored state), and a thread reads 64 samples at once, which makes later batches cheaper.",
+    "writing": "`write` transposes pixels, computes a checksum of each sample and record and a digest of each file,"
+    " makes an index, and waits until the disk has everything. It decodes each JPEG once, to find damaged ones. Loading"
+    " its modules, once in a process, is part of the time.",
+    "bytes on disk": "PNG files, lz4 and ArrayRecord compress. Here pixels are stored as they are, to be read without"
+    ' decoding (`codec="lz4"` compresses them too), and with an index.',
+    "peak memory": "The pages of a mapped dataset count, though the system can take them back at any time. The Loader"
+    " also keeps `num_threads + prefetch` groups of at least 64 samples.",
+}
 
 
 class Document:
@@ -147,7 +166,7 @@ def sentences(document: Document) -> list[str]:
         return ["Nothing was compared."]
     return [
         "lmdbloader's images per second, divided by those of the fastest other loader at each batch size: "
-        f"{', '.join(nearest)}.",
+        f"{', '.join(nearest)}. FFCV verifies no checksum; lmdbloader verifies that of each sample.",
         f"Divided by those of torch's DataLoader over image files, with Pillow: {', '.join(files) or 'not measured'}.",
         _summary(document),
     ]
@@ -180,6 +199,16 @@ def better(document: Document) -> dict[str, list[str]]:
                 line = f"{document.title(best)}{also}, up to {times(ratio)} ({_short(job)})"
                 found.setdefault(what, []).append(line)
     return found
+
+
+def behind_ffcv(stored: dict[str, Any]) -> str:
+    """Return where FFCV's operation for pairs takes less processor time; empty where it does so nowhere."""
+    found = []
+    for title, ours, theirs in _COMPARED:
+        ratios = [1 / ratio_of(row, "cpu_us", ours, theirs) for row in stored["rows"]]
+        if worse := [slower for slower in ratios if slower >= 1.05]:
+            found.append(f"{title}, up to {times(max(worse))} in {len(worse)} of {len(ratios)} cases")
+    return "; ".join(found)
 
 
 def _summary(document: Document) -> str:
@@ -263,18 +292,85 @@ def charts(document: Document) -> dict[str, str]:
                 panels.append(Panel(title, tuple(bars)))
         if panels:
             lines = (
-                f"{document.stored['date']}, {_machine(document)}. Median of {settings['turns']} turns; lines on the "
-                "bars: slowest to fastest turn.",
+                f"{document.stored['date']}, {_machine(document.stored)}. Median of {settings['turns']} turns; lines "
+                "on the bars: slowest to fastest turn.",
                 "Each with its best number of threads or workers (0, 1 or 2). python benchmarks/peers/run.py",
             )
             drawn[key] = draw_chart(Chart(TITLES[key], tuple(panels), lines, key, 158))
     return drawn
 
 
-def _machine(document: Document) -> str:
-    environment = document.stored["environment"]
+def _machine(stored: dict[str, Any]) -> str:
+    environment = stored["environment"]
     cores = str(environment.get("cores", "2 usable")).split()[0]
     return f"{cores} cores of an {environment.get('processor', 'unknown processor')}"
+
+
+# --- Pairs, compared with FFCV's fastest operation ----------------------------------------------------------------
+
+# What is compared: title, our arm, FFCV's.
+_COMPARED = (
+    ("both turned", f"{OURS}, {TURNED}", f"{FFCV}, {TURNED}"),
+    ("both mirrored", f"{OURS}, {MIRRORED}", f"{FFCV}, {MIRRORED}"),
+    ("turned, FFCV's only mirrored", f"{OURS}, {TURNED}", f"{FFCV}, {MIRRORED}"),
+)
+
+
+def pairs_section(stored: dict[str, Any]) -> str:
+    """Return the section of pairs.py's ratios, for the page."""
+    settings, rows = stored["settings"], []
+    sizes = sorted({row["batch_size"] for row in stored["rows"]})
+    kinds = list(dict.fromkeys((row["dtype"], row["threads"]) for row in stored["rows"]))
+    for title, ours, theirs in _COMPARED:
+        for dtype, threads in kinds:
+            found = {
+                row["batch_size"]: row for row in stored["rows"] if (row["dtype"], row["threads"]) == (dtype, threads)
+            }
+            cells = [
+                ", ".join(f"{ratio_of(found[size], figure, ours, theirs):.2f}" for figure in ("cpu_us", "pairs_per_s"))
+                for size in sizes
+            ]
+            rows.append([title, dtype, str(threads), *cells])
+    shown = table(["", "type", "threads", *(f"batches of {size}" for size in sizes)], rows, markdown=True)
+    facts = {"date": stored["date"], "machine": _machine(stored), "load": stored["environment"]["load"].split()[0]}
+    return _PAIRS.format(table=shown, tables=TABLES, **facts, **settings).rstrip()
+
+
+def pairs_table(stored: dict[str, Any]) -> str:
+    """Return the medians of pairs.py's arms, for the page of tables."""
+    rows = []
+    for row in stored["rows"]:
+        for arm, turns in row["arms"].items():
+            cpu, speed = _median(turns, "cpu_us"), _median(turns, "pairs_per_s")
+            least, most = (choose(turn["cpu_us"] for turn in turns) for choose in (min, max))
+            facts = [row["dtype"], str(row["batch_size"]), str(row["threads"]), arm]
+            rows.append([*facts, f"{cpu:.1f} us ({least:.1f}-{most:.1f})", f"{speed:,.0f}"])
+    return table(["type", "batch", "threads", "", "CPU time of a pair", "pairs per second"], rows, markdown=True)
+
+
+_PAIRS = f"""\
+## Pairs, compared with FFCV's fastest operation
+
+FFCV's own operations draw the flips of each field alone. Its arm for pairs is one compiled operation, written for this
+comparison. It reads a patch from the map, mirrors it or turns it one of eight ways, and converts it, in one pass. **It
+verifies no checksum**, because FFCV stores none. lmdbloader verifies the checksum of each sample.
+
+Pairs per second of processor time, then pairs per second, each divided by FFCV's. Above 1, lmdbloader is better.
+
+{{table}}
+
+{{date}}, {{machine}}, while other programs ran (load {{load}}). {{pairs:,}} pairs, medians of {{turns}} paired turns of
+{{seconds}} s. Both loaders get long epochs: what the start of an epoch costs is not part of these figures. [The
+table]({{tables}}#pairs-compared-with-ffcvs-fastest-operation) has the times, and those of
+`{UNVERIFIED.partition(", ")[2]}`.
+"""
+_BEHIND_FFCV = (
+    "It reads each byte once and verifies nothing. lmdbloader hashes each byte as well, and where FFCV's operation only"
+    " mirrors, it turns half of the pairs by 90 degrees."
+)
+_PAIRS_TABLE = """\
+Medians; in brackets the fastest and the slowest turn. FFCV verifies no checksum. `mirrored` is left and right at
+random; `turned` is one of eight flips and rotations. The processor time is that of the whole process."""
 
 
 # --- The page -------------------------------------------------------------------------------------------------------
@@ -318,19 +414,21 @@ _METHOD = """\
 ```bash
 python benchmarks/peers/environment.py  # once: .venv-peers, with each loader that can be installed
 python benchmarks/peers/run.py          # about 40 minutes on two cores
+python benchmarks/peers/pairs.py        # about 6 minutes: pairs, compared with FFCV's fastest operation
 python benchmarks/peers/report.py       # this page and its tables
 ```
 
-`make bench-peers` does all three. `--peers` and `--jobs` select loaders and jobs; `--quick` only checks that each
+`make bench-peers` does all four. `--peers` and `--jobs` select loaders and jobs; `--quick` only checks that each
 loader runs. The same command continues an interrupted run. To add a loader, add a file `NAME_peer.py` to
 `benchmarks/peers/`; `job.py` there describes what it has to do.
 """
 
 
-def page(document: Document, pictures: Sequence[str]) -> str:
-    """Return the page; `pictures` are the names of the charts that there are."""
+def page(document: Document, pictures: Sequence[str], pairs: dict[str, Any] | None) -> str:
+    """Return the page; `pictures` are the names of the charts that there are, `pairs` what pairs.py has stored."""
     settings = document.stored["settings"]
     parts = ["\n\n".join(sentences(document))]
+    parts.append(f"{document.stored['date']}, {_machine(document.stored)}.")
     if settings["quick"]:
         parts.insert(0, "!!! warning\n    A `--quick` run made these figures: they only show that each loader runs.")
     alternatives = {
@@ -344,9 +442,17 @@ def page(document: Document, pictures: Sequence[str]) -> str:
         f"[The tables]({TABLES}) have every figure: all batch sizes, ranges, CPU time, first batch, writing, disk and "
         "memory."
     )
-    if found := better(document):
-        lines = [f"- **{what[0].upper() + what[1:]}**: {'; '.join(who)}." for what, who in found.items()]
-        parts.append("\n".join(["## Where others are better", "", "By 5 % or more:", "", *lines]))
+    if pairs:
+        parts.append(pairs_section(pairs))
+    found = better(document)
+    if found or pairs:
+        lines = [
+            f"- **{what[0].upper() + what[1:]}**: {'; '.join(who)}. {REASONS.get(what, '')}".rstrip()
+            for what, who in found.items()
+        ]
+        if pairs and (listed := behind_ffcv(pairs)):
+            lines.insert(0, f"- **Processor time of pairs** (FFCV's fastest operation): {listed}. {_BEHIND_FFCV}")
+        parts.append("\n".join(["## Where others are better", "", "By 5 % or more, and why:", "", *lines]))
     counts = [
         f"{settings['samples'][job.name]:,} {_short(job)}" for job in JOBS.values() if job.name in settings["samples"]
     ]
@@ -356,7 +462,7 @@ def page(document: Document, pictures: Sequence[str]) -> str:
     return _HEAD + "\n\n".join(parts) + "\n"
 
 
-def tables(document: Document) -> str:
+def tables(document: Document, pairs: dict[str, Any] | None) -> str:
     """Return the page of every figure."""
     parts = [
         "Every figure behind [Compared with other loaders](peers.md), which explains [how it was "
@@ -370,6 +476,8 @@ def tables(document: Document) -> str:
             noun = "Pairs" if job.is_pairs else "Images"
             parts.append(f"## {job.title}\n\n{random}. {noun} per second:\n\n{speed_table(document, job)}")
             parts += [costs, cost_table(document, job)]
+    if pairs:
+        parts.append(f"## Pairs, compared with FFCV's fastest operation\n\n{_PAIRS_TABLE}\n\n{pairs_table(pairs)}")
     parts.append(_settings_section(document))
     if absent := _absent(document):
         parts.append("## Not measured\n\n" + "\n".join(f"- {line}" for line in absent))
@@ -407,19 +515,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Write the page and its charts; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="FILE", help="default: results/peers.json")
+    parser.add_argument("--pairs", type=Path, default=PAIRS, metavar="FILE", help="default: results/pairs.json")
     parser.add_argument("--out", type=Path, default=PAGE, metavar="FILE", help="default: docs/benchmarks/peers.md")
     options = parser.parse_args(arguments)
     if not options.results.exists():
         print(f"{options.results}: no such file. benchmarks/peers/run.py makes it.", file=sys.stderr)
         return 2
     document = Document(json.loads(options.results.read_text("utf-8")))
+    pairs = json.loads(options.pairs.read_text("utf-8")) if options.pairs.exists() else None
     pictures = options.out.parent / "pictures"
     pictures.mkdir(parents=True, exist_ok=True)
     drawn = charts(document)
     for name, text in drawn.items():
         (pictures / f"{name}.svg").write_text(text, "utf-8")
-    options.out.write_text(page(document, list(drawn)), "utf-8")
-    options.out.with_name(TABLES).write_text(tables(document), "utf-8")
+    options.out.write_text(page(document, list(drawn), pairs), "utf-8")
+    options.out.with_name(TABLES).write_text(tables(document, pairs), "utf-8")
     return 0
 
 
