@@ -33,7 +33,7 @@ from lmdbloader.store.writing import work as work_module
 FIELDS = [make_field("blob", "bytes")]
 DESCRIPTION = Description(tuple(FIELDS), False, {}, {})
 ROOT = Path(__file__).resolve().parent.parent
-# The bar: LMDB's page waste and all that is not payload take at most 8 %.
+# LMDB's page waste and all that is not payload take at most 8 %.
 MOST = 1.08
 
 
@@ -366,3 +366,23 @@ def test_a_file_size_limit_is_a_full_disk_and_leaves_nothing(tmp_path: Path, kin
     child = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert child.returncode == 0, child.stderr
     assert child.stdout.split() == ["full"] * len(limits) + ["written"]
+
+
+def test_progress_loses_its_name_on_the_disk_before_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work, calls = Work(tmp_path / "out.lmdb"), []
+    work.begin({})
+    flush, remove = work_module.system.flush_path, work_module.shutil.rmtree
+
+    def flushed(path: Path) -> None:
+        calls.append((path, work.folder.exists()))
+        flush(path)
+
+    def removed(path: Path, **options: Any) -> None:
+        calls.append("removed")
+        remove(path, **options)
+
+    monkeypatch.setattr(work_module.system, "flush_path", flushed)
+    monkeypatch.setattr(work_module.shutil, "rmtree", removed)
+    work.discard()
+    assert calls[:2] == [(tmp_path, False), "removed"]
+    assert os.listdir(tmp_path) == []

@@ -230,8 +230,9 @@ class Work:
         aside = _aside(self.out)
         try:
             os.rename(self.folder, aside)
+            system.flush_path(self.folder.absolute().parent)  # a power cut must not leave the name and a part of it
         except OSError:
-            aside = self.folder
+            aside = aside if aside.exists() else self.folder
         for _ in range(2):  # a file that another process created at that moment can escape once
             shutil.rmtree(aside, ignore_errors=True)
 
