@@ -21,7 +21,8 @@ from lmdbloader.store import Chunk, Work, Written, encode_blocks, join
 TILE = 64
 #: Of `one_of_each`: which fields there are, and their kinds.
 EACH = {
-    "raw": "image", "lz4": "image", "tiles": "image", "jpeg": "image", "made": "image", "png": "image",
+    "raw": "image", "lz4": "image", "tiles": "image", "delta": "image", "delta_tiles": "image",
+    "jpeg": "image", "made": "image", "png": "image",
     "array": "array", "packed": "array", "bytes": "bytes", "json": "json",
 }  # fmt: skip
 
@@ -130,6 +131,8 @@ def one_of_each(seed: int = 0) -> dict[str, Stored]:
         "raw": as_stored(encode_image(small, "raw", TILE), small),
         "lz4": as_stored(encode_image(small // 40, "lz4", TILE), small),
         "tiles": as_stored(encode_image(large // 10, "lz4", TILE), large),
+        "delta": as_stored(encode_image(small // 2, "delta", TILE), small),
+        "delta_tiles": as_stored(encode_image(large // 2, "delta", TILE), large),
         "jpeg": kept_jpeg(photograph(200, 240, seed=seed), quality=80),
         "made": as_stored(encode_jpeg(photograph(100, 90, seed=seed), 80), photograph(100, 90)),
         "png": as_stored(pack_file(png.getvalue(), small.nbytes), small),

@@ -18,7 +18,7 @@ import lmdbloader
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader import transforms as T
 from lmdbloader.errors import CorruptError
-from lmdbloader.format.layout import CODEC_NAMES, CODEC_TILES
+from lmdbloader.format.layout import CODEC_NAMES, TILED
 from lmdbloader.images import decode as decoding
 
 COUNT = 3
@@ -60,7 +60,8 @@ def test_every_codec_is_there(written: Path) -> None:
     arrays = ds.reader.index.arrays
     found = {name: CODEC_NAMES[arrays[f"{name}.codec"][DAMAGED]] for name in EACH}
     assert found == {
-        "raw": "raw", "lz4": "lz4", "tiles": "tiles", "jpeg": "jpeg", "made": "jpeg", "png": "file",
+        "raw": "raw", "lz4": "lz4", "tiles": "tiles", "delta": "delta", "delta_tiles": "delta tiles",
+        "jpeg": "jpeg", "made": "jpeg", "png": "file",
         "array": "raw", "packed": "lz4", "bytes": "raw", "json": "raw",
     }  # fmt: skip
     assert lmdbloader.verify(written).damaged == ()
@@ -87,7 +88,7 @@ def check(path: Path, io: Any, name: str, read: Callable[[LMDBDataset, str], Any
     arrays = LMDBDataset(path).reader.index.arrays
     nbytes = int(arrays[f"{name}.stored_nbytes"][DAMAGED])
     tiles = -(-330 // TILE) * -(-300 // TILE)
-    if arrays[f"{name}.codec"][DAMAGED] == CODEC_TILES:
+    if arrays[f"{name}.codec"][DAMAGED] in TILED:
         sums, table = covered_nbytes(tiles), table_nbytes(tiles)
         # The sums of the groups, an entry, and the first tile.
         places = [0, sums + 1, *([table - 1, table + 5] if whole else [])]

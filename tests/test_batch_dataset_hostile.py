@@ -159,7 +159,7 @@ def test_a_jpeg_whose_table_cannot_be_right_is_damaged(
     read_everything(tmp_path / "d")
 
 
-@pytest.mark.parametrize("codec", ["jpeg", "tiles", "lz4", "png"])
+@pytest.mark.parametrize("codec", ["jpeg", "tiles", "lz4", "delta", "delta_tiles", "png"])
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=6))
 def test_any_payload_gives_pixels_or_our_error(
@@ -168,9 +168,10 @@ def test_any_payload_gives_pixels_or_our_error(
     stored = sound[codec]
     payload = bytearray(stored.data)
     for place, value in changes:
-        payload[int(place**3 * len(payload))] = value  # most of them where the tables and headers are
+        at = int(place**3 * len(payload))  # most of them where the tables and headers are
+        payload[-1 - at if codec == "delta" else at] = value
     sums = None
-    if codec == "tiles":
+    if "tiles" in codec:
         tiles = -(-stored.shape[0] // TILE) * -(-stored.shape[1] // TILE)
         payload = bytearray(sign_tiles(bytes(payload), tiles))
         sums = checksum(bytes(payload[: covered_nbytes(tiles)]))
@@ -273,7 +274,7 @@ def bomb(nbytes: int) -> bytes:
     return b"\x1fA\x01\x00" + b"\xff" * times + bytes([rest, 12 << 4]) + b"A" * 12
 
 
-@pytest.mark.parametrize("codec", ["raw", "lz4", "tiles", "jpeg", "png"])
+@pytest.mark.parametrize("codec", ["raw", "lz4", "tiles", "delta", "delta_tiles", "jpeg", "png"])
 def test_what_is_changed_in_place_after_it_was_checked_is_refused(
     sound: dict[str, Stored], tmp_path: Path, codec: str
 ) -> None:

@@ -144,6 +144,14 @@ def test_every_store_hands_out_the_pairs_that_were_written(
         store.close(tmp_path / "store")
 
 
+def test_storage_compares_the_codecs_of_pixels(run: Run, tmp_path: Path) -> None:
+    _, figures = run("storage.py", tmp_path)
+    sizes = figures["Bytes, of those of the pixels"]
+    assert all(found["delta"] < found["lz4"] and found["delta"] < found["PNG"] for found in sizes.values())
+    assert all(speed > 0 for speed in figures["One thread"].values())
+    assert {codec for codec, _, _ in figures["Pairs of patches"]} == {"raw", "lz4", "delta"}
+
+
 def test_pairs_are_aligned_pieces_of_photographs(module: Callable[[str], Any]) -> None:
     pairs = module("common").cut_pairs(9)
 

@@ -16,7 +16,8 @@ SHARED = {
     "layout": "auto", "hr": None, "lr": None, "masks": None, "binary_masks": False, "annotations": None,
     "patch_size": None, "stride": None, "scale": None, "crop_to_scale": False,
     "bicubic": "matlab",
-    "alpha": "refuse", "max_pixels": 200_000_000, "codec": None, "write_mode": None, "max_resolution": None,
+    "alpha": "refuse", "max_pixels": 200_000_000, "codec": None, "prefer": "speed",
+    "write_mode": None, "max_resolution": None,
     "jpeg_quality": None, "compress_probability": None, "smart_threshold": None, "subset": None,
     "seed": None, "shuffle": None, "classes": None, "on_error": "stop", "min_pair_psnr": 20.0, "workers": None,
 }  # fmt: skip

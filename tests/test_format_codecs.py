@@ -1,4 +1,4 @@
-"""Payloads raw, lz4 and in tiles against plain NumPy: encoded values decode, and every changed bit is found."""
+"""Payloads raw, lz4, delta and in tiles against plain NumPy: encoded values decode, and every changed bit is found."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import lz4.block
 import numpy as np
 import pytest
+from delta_reference import decode_delta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from payloads import write_chunks
@@ -21,9 +22,16 @@ from lmdbloader.format.codecs import (
     encode_image,
     encode_many,
     join,
-    tile_nbytes,
+    tile_shapes,
 )
-from lmdbloader.format.layout import CODEC_LZ4, CODEC_RAW, CODEC_TILES, TILED_ABOVE_NBYTES, make_field
+from lmdbloader.format.layout import (
+    CODEC_DELTA_TILES,
+    CODEC_LZ4,
+    CODEC_RAW,
+    CODEC_TILES,
+    TILED_ABOVE_NBYTES,
+    make_field,
+)
 from lmdbloader.store import Chunk, Reader
 
 
@@ -35,7 +43,7 @@ def picture(shape: tuple[int, int, int], dtype: Any, seed: int = 0) -> np.ndarra
     return image
 
 
-def decode_tiles(payload: bytes, shape: tuple[int, int, int], dtype: Any, tile: int) -> np.ndarray:
+def decode_tiles(payload: bytes, shape: tuple[int, int, int], dtype: Any, tile: int, codec: str) -> np.ndarray:
     """Decode a tiled payload by docs/reference/format.md, without the package's code; return (C, H, W)."""
     height, width, channels = shape
     image = np.empty((channels, height, width), dtype)
@@ -48,6 +56,8 @@ def decode_tiles(payload: bytes, shape: tuple[int, int, int], dtype: Any, tile: 
         window = image[:, y : y + tile, x : x + tile]
         data = body[start:end]
         assert checksum(data) == expected
+        if len(data) < window.nbytes and codec == "delta":
+            data = decode_delta(data, *window.shape, 8 * image.itemsize).tobytes()
         if len(data) < window.nbytes:
             data = lz4.block.decompress(data, window.nbytes)
         window[...] = np.frombuffer(data, dtype).reshape(window.shape)
@@ -87,7 +97,7 @@ def test_many_payloads_decode_with_lz4_alone(sizes: list[int], codec: str, top: 
 @given(
     shape=shapes,
     dtype=st.sampled_from([np.uint8, np.uint16]),
-    codec=st.sampled_from(["raw", "lz4"]),
+    codec=st.sampled_from(["raw", "lz4", "delta"]),
     tile=st.integers(8, 100),
     swapped=st.booleans(),
 )
@@ -100,10 +110,10 @@ def test_a_tiled_image_decodes_as_the_format_says(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(codecs, "TILED_ABOVE_NBYTES", 0)
         encoded = encode_image(image, codec, tile)
-    assert encoded.codec.tolist() == [CODEC_TILES]
-    count = len(tile_nbytes(image.shape, image.itemsize, tile))
+    assert encoded.codec.tolist() == [CODEC_DELTA_TILES if codec == "delta" else CODEC_TILES]
+    count = len(tile_shapes(image.shape, image.itemsize, tile))
     assert encoded.checksum[0] == checksum(encoded.data[: covered_nbytes(count)])
-    back = decode_tiles(encoded.data.tobytes(), image.shape, dtype, tile)
+    back = decode_tiles(encoded.data.tobytes(), image.shape, dtype, tile, codec)
     np.testing.assert_array_equal(back, image.transpose(2, 0, 1))
 
 
@@ -127,16 +137,20 @@ def test_the_checksum_is_xxh3(data: bytes, expected: int) -> None:
 
 @pytest.mark.parametrize("name", ["zip", "", "RAW", "tiles"])
 def test_an_unknown_codec_is_refused(name: str) -> None:
-    with pytest.raises(OptionError, match="expected one of auto, raw, lz4"):
+    with pytest.raises(OptionError, match="expected one of auto, raw, lz4, delta"):
         codecs.check_codec(name)
 
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three images, each once raw and once lz4: small, large enough for tiles, and the small one in 16 bits."""
+    """Three images, each raw, lz4 and delta: small, large enough for tiles, and the small one in 16 bits."""
     path = tmp_path_factory.mktemp("codecs") / "d"
     images = [picture((37, 45, 3), np.uint8), picture((331, 400, 3), np.uint8), picture((37, 45, 3), np.uint16)]
-    fields = [make_field("raw", "image", "raw"), make_field("lz4", "image", "lz4")]
+    fields = [
+        make_field("raw", "image", "raw"),
+        make_field("lz4", "image", "lz4"),
+        make_field("delta", "image", "delta"),
+    ]
     payloads = {f.name: join([encode_image(i, f.codec or "raw", 64) for i in images]) for f in fields}
     geometry = {"height": [i.shape[0] for i in images], "width": [i.shape[1] for i in images]}
     geometry |= {"channels": [3, 3, 3], "bits": [8, 8, 16]}
@@ -146,7 +160,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["raw", "lz4"])
+@pytest.mark.parametrize("name", ["raw", "lz4", "delta"])
 @pytest.mark.parametrize("row", [0, 1, 2])
 def test_no_flipped_bit_of_a_payload_passes(stored: Path, name: str, row: int) -> None:
     reader = Reader(stored)

@@ -1,11 +1,13 @@
 """What must never change by accident: the samples of converted datasets, and the epochs of Loaders, bit for bit.
 
-The digests in `tests/golden/` were made by the code of 2026-11-28, before datasets became lists of parts. A change that
+The digests in `tests/golden/` were made by the code of 2026-11-28, before datasets became lists of parts, and the
+payloads of delta by its first encoder. A change that
 means to alter one of them says so in CHANGELOG, and `python tests/test_golden.py` writes them again.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import shutil
@@ -21,11 +23,13 @@ import numpy as np
 import pytest
 import skimage.data
 import torch
+from delta_reference import encoded
 from PIL import Image
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader, ProgressiveResize, QuasiRandom
 from lmdbloader.fields import Boxes, Labels, Mask, Points
+from lmdbloader.kernels import entries
 from lmdbloader.transforms import (
     CenterCrop,
     ColorJitter,
@@ -427,12 +431,38 @@ def test_a_resumed_epoch_is_the_rest_of_an_uninterrupted_one(made: Callable[[str
     assert digest(batches[3:]) == golden("epochs.json")["resumed in the first epoch"]
 
 
+def delta_images() -> Iterator[tuple[str, np.ndarray]]:
+    """Yield names and images (C, H, W), parts of photographs."""
+    for name, (top, left) in (("astronaut.png", (60, 170)), ("chelsea.png", (100, 120)), ("coffee.png", (200, 300))):
+        whole = np.asarray(Image.open(PICTURES / name).convert("RGB")).transpose(2, 0, 1)
+        image = whole[:, top : top + 24, left : left + 37]
+        yield f"{name}, colour", image
+        yield f"{name}, grey", image[1:2, :16]
+        yield f"{name}, 16 bits", image[:, :10].astype(np.uint16) * 201 + image[::-1, :10]
+        yield f"{name}, 4 bands", np.concatenate([image, image[:1]])[:, 3:9]
+    yield "one colour", np.full((3, 9, 9), 77, np.uint8)
+
+
+def delta_payloads() -> dict[str, str]:
+    return {name: base64.b64encode(encoded(image)).decode() for name, image in delta_images()}
+
+
+def test_payloads_of_delta_are_those_of_ever_and_decode() -> None:
+    stored = golden("delta.json")
+    assert delta_payloads() == stored
+    for name, image in delta_images():
+        payload, out = np.frombuffer(base64.b64decode(stored[name]), np.uint8), np.empty(image.shape, image.dtype)
+        found = entries.delta_decompress(payload.ctypes.data, out.ctypes.data, payload.size, out.nbytes)
+        assert found == out.nbytes and (out == image).all()
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = maker(Path(folder))
         found = {
             "samples.json": {name: sample_digest(path(name)) for name in DATASETS},
             "epochs.json": {name: act(path) for name, act in LOADERS.items()},
+            "delta.json": delta_payloads(),
         }
     for file, digests in found.items():
         (GOLDEN / file).write_text(json.dumps(digests, indent=1, ensure_ascii=False) + "\n", "utf-8")

@@ -27,7 +27,9 @@ def xor(source: Any, out: Any) -> None:
         out[i] = source[i] ^ MASK
 
 
-def encode(data: np.ndarray, nbytes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def encode(
+    data: np.ndarray, nbytes: np.ndarray, shapes: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     out = np.empty_like(data)
     xor(data, out)
     return out, nbytes, np.full(len(nbytes), XOR.number, np.uint8)
@@ -60,7 +62,7 @@ SAMPLES: list[dict[str, Any]] = [
 
 def test_its_kernel_alone_encodes_and_decodes() -> None:
     data = np.random.default_rng(0).integers(0, 256, 1000).astype(np.uint8)
-    encoded, nbytes, numbers = encode(data, np.array([600, 400]))
+    encoded, nbytes, numbers = encode(data, np.array([600, 400]), None)
     np.testing.assert_array_equal(encoded, data ^ MASK)
     assert (nbytes.tolist(), numbers.tolist()) == ([600, 400], [200, 200])
     np.testing.assert_array_equal(decode(encoded.tobytes(), (10, 50), np.uint16), data.view(np.uint16).reshape(10, 50))
@@ -95,7 +97,7 @@ def test_batches_of_images_of_one_size_are_read_and_transformed(tmp_path: Path) 
 
 
 def test_without_its_row_it_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(OptionError, match="codec='xor': expected one of auto, raw, lz4"):
+    with pytest.raises(OptionError, match="codec='xor': expected one of auto, raw, lz4, delta"):
         lmdbloader.write(SAMPLES, tmp_path / "xor", codec="xor")
     with monkeypatch.context() as patch:
         patch.setattr(codecs, "TABLE", {**codecs.TABLE, XOR.number: XOR})
@@ -106,9 +108,9 @@ def test_without_its_row_it_is_unknown(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_every_row_has_the_number_and_name_that_kernels_know() -> None:
     assert [entry.name for entry in codecs.TABLE.values()] == list(codec_numbers.CODEC_NAMES)
-    numbers = {name: value for name, value in vars(codec_numbers).items() if re.fullmatch("CODEC_[A-Z0-9]+", name)}
+    numbers = {name: value for name, value in vars(codec_numbers).items() if re.fullmatch("CODEC_[A-Z0-9_]+", name)}
     assert numbers.pop("CODEC_NAMES") == codec_numbers.CODEC_NAMES
-    assert {name.removeprefix("CODEC_").lower(): number for name, number in numbers.items()} == {
+    assert {name.removeprefix("CODEC_").lower().replace("_", " "): number for name, number in numbers.items()} == {
         entry.name: number for number, entry in codecs.TABLE.items()
     }
     assert all(entry.number == number for number, entry in codecs.TABLE.items())

@@ -27,7 +27,7 @@ class StageTimes:
             JPEG or raw payload of more than 128 KiB in the map is not touched before it is used, so that waiting for
             storage is in `decode` or `transform` then; io="pread" has it here.
         verify: Checksums.
-        decode: From stored bytes to pixels: lz4, tiles, JPEG, PNG and other files.
+        decode: From stored bytes to pixels: lz4, delta, tiles, JPEG, PNG and other files.
         transform: From pixels to the batch, in compiled code: crop, flip, resize, colour, conversion.
         function: Python: the dataset's own transform, functions of batches, and what puts batches together.
         buffer: Waiting for, or making, the memory of batches, and working memory.

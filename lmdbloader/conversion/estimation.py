@@ -46,7 +46,7 @@ class Estimate:
         seconds: Time of the conversion on this machine, as busy as it is, with `num_workers`.
         num_workers: Worker processes.
         codecs: The codec of each image field's pixels.
-        stored_as: Images of the tried inputs by storage: raw, lz4, tiles, jpeg or file.
+        stored_as: Images of the tried inputs by storage: raw, lz4, delta, tiles, delta tiles, jpeg or file.
         unusable: (name, reason) of tried inputs that cannot be used.
     """
 

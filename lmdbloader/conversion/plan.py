@@ -25,12 +25,14 @@ from lmdbloader.conversion.storage import make_storage, pixels_only
 from lmdbloader.conversion.tasks import Part, Recipe, decode_pair, read_files
 from lmdbloader.conversion.trial import Tried, data_nbytes, make_guess
 from lmdbloader.errors import ImageError, OptionError, SourceError
-from lmdbloader.format.codecs import check_codec
+from lmdbloader.format.codecs import LEAST_SAVING, check_codec, check_prefer, codec_for
 from lmdbloader.format.layout import MAX_NAMES, Field, Kind, make_field
 from lmdbloader.format.manifest import Description
 from lmdbloader.store import estimate_map_nbytes, map_nbytes_of
 
 _TRIAL_SOURCES = 8
+# Inputs that are tried with delta too, to say what it would save.
+_COMPARED = 4
 _TRIAL_NBYTES = 16 * 2**20
 # Of this many sources, so many are drawn for the size of the dataset if they are at most this share of all bytes.
 _MANY_SOURCES, _SAMPLED, _TRIAL_SHARE = 160, 24, 0.05
@@ -77,6 +79,7 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
     prefer_images = options.patch_size is not None or options.scale is not None
     storage, codec = make_storage(options, is_cut=prefer_images)
     check_codec(codec)
+    check_prefer(options.prefer, [codec])
     listing = list_sources(
         places[0],
         layout=options.layout,
@@ -212,7 +215,8 @@ def make_fields(recipe: Recipe, others: Sequence[tuple[str, Kind]], codec: str) 
     images: list[tuple[str, Kind]] = [
         (name, "image") for name in (("lr", "hr") if recipe.options.scale else ("image",))
     ]
-    return tuple(make_field(name, kind, "lz4" if codec == "auto" else codec) for name, kind in (*images, *others))
+    chosen = "lz4" if codec == "auto" else codec
+    return tuple(make_field(name, kind, codec_for(kind, chosen)) for name, kind in (*images, *others))
 
 
 def try_out(recipe: Recipe, sources: Sources, pool: WorkerPool, codec: str) -> tuple[Trial, str]:
@@ -224,8 +228,16 @@ def try_out(recipe: Recipe, sources: Sources, pool: WorkerPool, codec: str) -> t
     drawn = _draw(recipe, sources)
     # The conversion itself will report inputs that cannot be used.
     tried = try_sources(recipe, [sources[row] for row in drawn.rows.tolist()], pool)
-    fields = tried.choose_codecs(recipe.fields, codec)
-    scale, used = recipe.options.scale, f"codec: {tried.describe_codecs(fields)}"
+    fields, used = recipe.fields, ""
+    if codec == "auto" and tried.has_pixels:
+        prefers_size = recipe.options.prefer == "size"
+        some = drawn.rows if prefers_size else drawn.rows[:_COMPARED]
+        packed = tuple(replace(f, codec=codec_for(f.kind, "delta")) if f.codec else f for f in fields)
+        small = try_sources(replace(recipe, fields=packed), [sources[row] for row in some.tolist()], pool)
+        fields = tried.choose_codecs(fields, small if prefers_size else None)
+        if not prefers_size and (saving := small.saving) >= LEAST_SAVING:
+            used = f" ({option('prefer', 'size')}: about {saving:.0%} fewer bytes of pixels, with the codec delta)"
+    scale, used = recipe.options.scale, f"codec: {tried.describe_codecs(fields)}{used}"
     if not tried.num_samples.any():
         map_nbytes = estimate_map_nbytes(int(sources.nbytes.sum()), len(sources))
         text = f"map size: {show_nbytes(map_nbytes)}, from the size of the files; {used}"

@@ -33,7 +33,7 @@ class Report:
             and the number of other files by suffix.
         was_finished: Whether the dataset was complete already, and nothing was done.
         seconds: The time of the conversion.
-        stored_as: The number of images of all fields by storage: raw, lz4, tiles, jpeg or file.
+        stored_as: The number of images of all fields by storage: raw, lz4, delta, tiles, delta tiles, jpeg or file.
         classes: The number of images in the source, or of boxes, by the name of their class, in the order of the
             labels; empty without class folders or named classes of boxes.
         notes: Sentences about what the source has and the dataset lacks, and about masks that may not fit.

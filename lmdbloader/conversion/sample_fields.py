@@ -24,7 +24,7 @@ from lmdbloader.fields import (
     likeness,
     likeness_of_places,
 )
-from lmdbloader.format.codecs import check_codec
+from lmdbloader.format.codecs import check_codec, codec_for
 from lmdbloader.format.labels import LabelWatch
 from lmdbloader.format.layout import Field, make_field
 
@@ -272,4 +272,5 @@ def codecs_by_field(fields: Sequence[Field], codec: str | Mapping[str, str]) -> 
                 f"codec for {name!r}: expected one of the fields with a codec: {', '.join(names) or 'none'}{found}"
             )
         check_codec(value)
-    return asked
+    kinds = {f.name: f.kind for f in fields}
+    return {name: codec_for(kinds[name], value) for name, value in asked.items()}

@@ -171,7 +171,7 @@ class Group:
 
         Args:
             fields: Of every sample.
-            codecs: By payload field, "raw", "lz4" or "auto".
+            codecs: By payload field, a codec, "auto" or SMALLEST.
             storages: How the images of each field are stored, if not as pixels.
             first: The number of the first sample.
             watches: By field, the watch that looks at each of its images.

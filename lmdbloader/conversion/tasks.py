@@ -397,7 +397,8 @@ def _encode_patches(storage: Storage, f: Field, image: Pixels, tops: Any, lefts:
     cut = np.empty((len(tops), side * side * image.shape[2]), image.dtype)
     corners = (np.ascontiguousarray(numbers, np.int64) for numbers in (tops, lefts))
     entries.cut_many(np.ascontiguousarray(image), *corners, side, side, cut)
-    return encode_many(cut.reshape(-1).view(np.uint8), np.full(len(tops), nbytes, np.int64), f.codec or "raw")
+    shapes = np.tile((side, side, image.shape[2], 8 * image.itemsize), (len(tops), 1))
+    return encode_many(cut.reshape(-1).view(np.uint8), np.full(len(tops), nbytes, np.int64), f.codec or "raw", shapes)
 
 
 def patch_positions(height: int, width: int, size: int | None, stride: int) -> tuple[Any, Any]:

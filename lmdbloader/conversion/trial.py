@@ -12,7 +12,7 @@ from lmdbloader.conversion.sources.listing import Source, Sources, is_url
 from lmdbloader.conversion.sources.reading import read_head
 from lmdbloader.conversion.storage import guess_nbytes
 from lmdbloader.conversion.tasks import Part, Recipe, patch_positions
-from lmdbloader.format.codecs import holds_pixels, name_counts, saves_enough
+from lmdbloader.format.codecs import codec_for, holds_pixels, name_counts, saves_enough
 from lmdbloader.format.layout import Field
 from lmdbloader.images.decode import glance, is_jpeg
 
@@ -94,14 +94,37 @@ class Tried:
             sizes = self._pixels.setdefault(name, np.zeros((2, len(self.seconds))))
             sizes[:, at] += [nbytes[is_pixels].sum() for nbytes in (payloads.stored_nbytes, payloads.raw_nbytes)]
 
-    def choose_codecs(self, fields: Sequence[Field], codec: str) -> tuple[Field, ...]:
-        """Return the fields with the codec of their pixels: with "auto", lz4 is not kept if it saves too little."""
+    @property
+    def has_pixels(self) -> bool:
+        """Whether any input was stored as pixels, for which a codec is chosen."""
+        return any(raw.any() for _, raw in self._pixels.values())
+
+    @property
+    def saving(self) -> float:
+        """The share of the bytes of pixels that the codec saves."""
+        stored, raw = np.sum([np.zeros(2), *(sizes.sum(1) for sizes in self._pixels.values())], axis=0)
+        return float(1 - stored / raw) if raw else 0.0
+
+    def choose_codecs(self, fields: Sequence[Field], packed: Tried | None) -> tuple[Field, ...]:
+        """Return the fields with the codecs of their pixels.
+
+        Args:
+            fields: With lz4, which the inputs were tried with. It is not kept if it saves too little.
+            packed: The same inputs with delta where it can be used, to choose the codec of the fewest bytes.
+        """
         chosen = list(fields)
         for number, f in enumerate(fields):
             stored, raw = self._pixels.get(f.name, np.zeros((2, 1)))
-            if f.is_payload and codec == "auto" and raw.any() and not saves_enough(int(stored.sum()), int(raw.sum())):
-                chosen[number] = replace(f, codec="raw")
-                self.stored_nbytes += raw - stored
+            if not f.is_payload or not raw.any():
+                continue
+            sizes = {"raw": raw, "lz4": stored}
+            if packed is not None:
+                sizes[codec_for(f.kind, "delta")] = packed._pixels[f.name][0]
+                best = min(sizes, key=lambda codec: sizes[codec].sum())
+            else:
+                best = "lz4" if saves_enough(int(stored.sum()), int(raw.sum())) else "raw"
+            chosen[number] = replace(f, codec=best)
+            self.stored_nbytes += sizes[best] - stored
         return tuple(chosen)
 
     def describe_codecs(self, fields: Sequence[Field]) -> str:

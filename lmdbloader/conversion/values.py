@@ -22,6 +22,7 @@ from lmdbloader.errors import ImageError, OptionError
 from lmdbloader.fields import is_pil, is_pixels, is_tensor, kind_named
 from lmdbloader.format.codecs import (
     Payloads,
+    codec_for,
     encode_image,
     encode_many,
     holds_pixels,
@@ -42,6 +43,9 @@ _MASK_MODES = ("P", "L", "1", "I", "I;16")
 # Arrays that are alike share one memory if there is room for this many at least, and it has room for this many at most.
 _LEAST_ALIKE, _MOST_ALIKE = 4, 4096
 _STAGED_NBYTES = 2**18
+# The codec that stands for the smallest of raw, lz4 and delta; like auto, it is settled by the first values.
+SMALLEST = "smallest"
+_OPEN = ("auto", SMALLEST)
 
 
 def scalar(f: Field, value: Any, number: int) -> int | float | str:
@@ -87,7 +91,7 @@ class PayloadColumn:
 
         Args:
             f: The field.
-            codec: "raw", "lz4", or "auto" for lz4 if it saves enough of the values.
+            codec: A codec's name, "auto" for lz4 if it saves enough of the values, or SMALLEST.
             storage: How images are stored.
             watch: Sees every image, and every array that could be a mask.
             room: Bytes for arrays of one shape and dtype that come one after the other: they are checked once.
@@ -95,7 +99,7 @@ class PayloadColumn:
         self._room = room if storage == PIXELS and (f.kind == "array" or f.kind == "image") else 0
         self._most_alike = _MOST_ALIKE
         self._watch = watch
-        self._field = f if codec == "auto" else replace(f, codec=codec)
+        self._field = f if codec in _OPEN else replace(f, codec=codec)
         self._codec = codec
         self._storage = storage
         # Bytes are encoded together, as a call for each small image would cost more than its pixels.
@@ -182,7 +186,7 @@ class PayloadColumn:
         self, image: npt.NDArray[Any], number: int, was_jpeg: bool
     ) -> bytes | Payloads | npt.NDArray[Any]:
         """Return an image as a JPEG or, if it is small, as bytes; a large one is copied while the codec is open."""
-        is_auto = self._codec == "auto"
+        is_auto = self._codec in _OPEN
         jpeg = encode_as_jpeg(self._storage, image, str(number), was_jpeg=was_jpeg)
         if jpeg is not None:
             return jpeg
@@ -192,12 +196,17 @@ class PayloadColumn:
 
     def encode(self) -> tuple[Payloads, dict[str, Any], str]:
         """Return the payloads, their columns in the index, and their codec."""
-        payloads = self._encode("lz4" if self._codec == "auto" else self._codec)
+        payloads = self._encode("lz4" if self._codec in _OPEN else self._codec)
         codec = self._codec
-        if codec == "auto":
+        if codec in _OPEN:
             as_pixels = holds_pixels(payloads.codec)
             stored, raw = (int(nbytes[as_pixels].sum()) for nbytes in (payloads.stored_nbytes, payloads.raw_nbytes))
             codec = "lz4" if saves_enough(stored, raw) or not as_pixels.any() else "raw"
+            if self._codec == SMALLEST and as_pixels.any():
+                packing = codec_for(self._field.kind, "delta")
+                packed = self._encode(packing).stored_nbytes[as_pixels]
+                sizes = {"raw": raw, "lz4": stored, packing: int(packed.sum())}
+                codec = min(sizes, key=sizes.__getitem__)
             payloads = payloads if codec == "lz4" else self._encode(codec)
         columns: dict[str, Any] = {}
         if self._field.has_pixels:
@@ -208,16 +217,22 @@ class PayloadColumn:
 
     def _encode(self, codec: str) -> Payloads:
         parts: list[Payloads] = []
+        at = 0
         for kind, group in groupby(self._values, type):
             if kind is bytes:
                 values = cast("list[bytes]", list(group))
                 lengths = np.array([len(value) for value in values], np.int64)
-                parts.append(encode_many(np.frombuffer(b"".join(values), np.uint8), lengths, codec))
+                shapes = self._shapes[at : at + len(values)] if self._field.has_pixels else None
+                parts.append(encode_many(np.frombuffer(b"".join(values), np.uint8), lengths, codec, shapes))
+                at += len(values)
             elif kind is _Alike:
-                parts += [alike.encode(codec) for alike in cast("list[_Alike]", list(group))]
+                many = cast("list[_Alike]", list(group))
+                parts += [alike.encode(codec) for alike in many]
+                at += sum(map(len, many))
             else:
                 others = cast("list[Payloads | npt.NDArray[Any]]", list(group))
                 parts += [v if isinstance(v, Payloads) else self._in_tiles(v, codec) for v in others]
+                at += len(others)
         return join(parts) if parts else encode_many(np.empty(0, np.uint8), np.empty(0, np.int64), codec)
 
     def _in_tiles(self, image: npt.NDArray[Any], codec: str) -> Payloads:
@@ -231,7 +246,7 @@ class _Alike:
         like: What the index says of each of them.
     """
 
-    __slots__ = ("_dtype", "_moved", "_num", "_rows", "_shape", "_staged", "like")
+    __slots__ = ("_dtype", "_is_image", "_moved", "_num", "_rows", "_shape", "_staged", "like")
 
     def __init__(self, first: npt.NDArray[Any], most: int, like: Any, *, is_image: bool) -> None:
         """Take the first array, and make room for `most` of them."""
@@ -241,7 +256,7 @@ class _Alike:
         if is_image and first.ndim == 3 and first.shape[2] > 1:
             # A few images at once, which stay in the processor's cache until a kernel moves their channels apart.
             self._staged = np.empty((max(1, min(most, _STAGED_NBYTES // first.nbytes)), *first.shape), first.dtype)
-        self._moved = 0
+        self._moved, self._is_image = 0, is_image
         self.like = like
         self.take(first)
 
@@ -277,7 +292,8 @@ class _Alike:
         self._move()
         rows = self._rows[: self._num]
         lengths = np.full(self._num, rows[0].nbytes, np.int64)
-        return encode_many(rows.reshape(-1).view(np.uint8), lengths, codec)
+        shapes = [self.like] * self._num if self._is_image else None
+        return encode_many(rows.reshape(-1).view(np.uint8), lengths, codec, shapes)
 
 
 def _no_file(value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,8 @@ import numpy.typing as npt
 from lmdbloader.base.option_names import option
 from lmdbloader.errors import FormatError, OptionError
 from lmdbloader.format.layout import (
+    CODEC_DELTA,
+    CODEC_DELTA_TILES,
     CODEC_FILE,
     CODEC_JPEG,
     CODEC_LZ4,
@@ -25,6 +27,8 @@ from lmdbloader.format.layout import (
 )
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.codec_numbers import (
+    DELTA_FOOT_NBYTES,
+    DELTA_MOST_NBYTES,
     FIRST_START_NBYTES,
     GROUP_SUM_NBYTES,
     SEEK_ENTRY_NBYTES,
@@ -37,11 +41,13 @@ from lmdbloader.kernels.codec_numbers import (
 U8 = npt.NDArray[np.uint8]
 I64 = npt.NDArray[np.int64]
 
-# lz4 must save at least this share of a payload to be used for it, and of a sample of the inputs for `auto` to choose
-# it: decompression costs more time than reading fewer bytes saves.
+# lz4 and delta must save at least this share of a payload to be used for it, and lz4 of a sample of the inputs for
+# `auto` to choose it: decompression costs more time than reading fewer bytes saves.
 LEAST_SAVING = 0.10
 # lz4: a length byte adds up to 255 bytes to a match; the other bytes of a block add less.
 _LZ4_RATIO = 255
+# delta: an image of one colour has no codes, and of the most pixels a foot and two bytes for its plane.
+_DELTA_RATIO = DELTA_MOST_NBYTES // (DELTA_FOOT_NBYTES + 2) + 1
 # A JPEG in a dataset has at least two bits for each block of 64 values (a code for the first value and one for the end
 # of the block), and 6 blocks hold at most 256 pixels of 3 values (4:2:0): 768 bytes from 12 bits.
 _JPEG_RATIO = 512
@@ -55,27 +61,28 @@ class CodecEntry:
         number: In index and records, see `lmdbloader.kernels.codec_numbers`.
         name: In the manifest and in messages.
         only_kinds: The kinds of fields that it is for; empty for all kinds with payloads.
-        encode: Encodes many payloads for codec=NAME. Takes (data, nbytes): payloads one after the other, uint8, and the
-            length of each (n,) int64; returns (encoded data, its lengths, codec numbers (n,) uint8). None for a codec
-            that is chosen in another way.
+        encode: Encodes many payloads for codec=NAME. Takes (data, nbytes, shapes): payloads one after the other, uint8,
+            the length of each (n,) int64, and of images (n, 4) int64 height, width, channels and bits, else None;
+            returns (encoded data, its lengths, codec numbers (n,) uint8). None for a codec that is chosen in another
+            way.
         decode: Decodes one payload in Python. Takes (data, shape, dtype) and returns an array of them: (C, H, W) for an
             image, else (bytes,) uint8. It raises ValueError for damaged data. None for a codec that kernels decode, see
             `lmdbloader.kernels.decode`.
         has_windows: Whether kernels decode a window of an image alone.
         source_file: Returns the image file in a payload; None for pixels and other values.
         max_ratio: Most raw bytes for a stored byte, which bounds the memory that a reader allocates for a dataset.
-        in_tiles: Whether the tiles of large images can have it.
+        tiled: The number of the codec of a large image in tiles of it; None if it does not come in tiles.
     """
 
     number: int
     name: str
     only_kinds: tuple[str, ...] = ()
-    encode: Callable[[U8, I64], tuple[U8, I64, U8]] | None = None
+    encode: Callable[[U8, I64, I64 | None], tuple[U8, I64, U8]] | None = None
     decode: Callable[[bytes, tuple[int, ...], npt.DTypeLike], npt.NDArray[Any]] | None = None
     has_windows: bool = False
     source_file: Callable[[bytes], bytes] | None = None
     max_ratio: int = MAX_PAYLOAD_NBYTES
-    in_tiles: bool = False
+    tiled: int | None = None
 
 
 def codec_of(number: int) -> CodecEntry:
@@ -94,7 +101,7 @@ def named_codecs() -> dict[str, CodecEntry]:
     """Return the codecs that codec= can name.
 
     >>> list(named_codecs())
-    ['raw', 'lz4']
+    ['raw', 'lz4', 'delta']
     """
     return {entry.name: entry for entry in TABLE.values() if entry.encode}
 
@@ -163,26 +170,28 @@ def checksum(data: Any) -> int:
     return int(entries.xxh3(view.ctypes.data, view.nbytes))
 
 
-def encode_many(data: U8, nbytes: I64, codec: str) -> Payloads:
+def encode_many(data: U8, nbytes: I64, codec: str, shapes: npt.ArrayLike | None = None) -> Payloads:
     """Encode payloads.
 
     Args:
         data: (sum of nbytes,) uint8, one payload after the other; the raw codec uses it without a copy.
         nbytes: (n,) int64 length of each.
-        codec: With "lz4", a payload that does not shrink by 10 % is stored raw.
+        codec: With "lz4" and "delta", a payload that does not shrink by 10 % is stored raw.
+        shapes: Of images, (n, 4) height, width, channels and bits; "delta" encodes other values as "lz4".
     """
     encode = _named(codec).encode or _encode_raw
-    stored, stored_nbytes, numbers = encode(data, nbytes)
+    of_images = None if shapes is None else np.asarray(shapes, np.int64).reshape(-1, 4)
+    stored, stored_nbytes, numbers = encode(data, nbytes, of_images)
     sums = np.empty(len(nbytes), np.uint64)
     entries.hash_many(stored, np.cumsum(stored_nbytes) - stored_nbytes, stored_nbytes, sums)
     return Payloads(stored, stored_nbytes, nbytes, sums, numbers)
 
 
-def _encode_raw(data: U8, nbytes: I64) -> tuple[U8, I64, U8]:
+def _encode_raw(data: U8, nbytes: I64, shapes: I64 | None) -> tuple[U8, I64, U8]:
     return data, nbytes, np.full(len(nbytes), CODEC_RAW, np.uint8)
 
 
-def _encode_lz4(data: U8, nbytes: I64) -> tuple[U8, I64, U8]:
+def _encode_lz4(data: U8, nbytes: I64, shapes: I64 | None) -> tuple[U8, I64, U8]:
     import lz4.block  # readers do not need it
 
     stops, whole, stored = np.cumsum(nbytes), np.ascontiguousarray(data).data, []
@@ -197,6 +206,26 @@ def _encode_lz4(data: U8, nbytes: I64) -> tuple[U8, I64, U8]:
     return np.frombuffer(b"".join(stored), np.uint8), np.array([len(payload) for payload in stored], np.int64), numbers
 
 
+def _encode_delta(data: U8, nbytes: I64, shapes: I64 | None) -> tuple[U8, I64, U8]:
+    if shapes is None:
+        return _encode_lz4(data, nbytes, shapes)
+    numbers, stored = np.full(len(nbytes), CODEC_RAW, np.uint8), np.empty(int(nbytes.sum()) + 16, np.uint8)
+    stored_nbytes, start, at = nbytes.copy(), 0, 0
+    planes_of = shapes[:, 2] * shapes[:, 3] // 8
+    room = entries.delta_room(int(nbytes.max(initial=0)), int(planes_of.max(initial=0)))
+    work = np.empty(room if len(nbytes) else 0, np.uint8)
+    for number, (length, shape) in enumerate(zip(nbytes.tolist(), shapes.tolist(), strict=True)):
+        height, width, channels, bits = shape
+        payload, most = data[start : start + length], int((1 - LEAST_SAVING) * length)
+        found = entries.delta_compress(payload, channels, height, width, bits // 8, stored[at:], most, work)
+        if found:
+            numbers[number], stored_nbytes[number] = CODEC_DELTA, found
+        else:
+            stored[at : at + length] = payload
+        start, at = start + length, at + int(stored_nbytes[number])
+    return stored[:at], stored_nbytes, numbers
+
+
 def encode_image(image: npt.NDArray[Any], codec: str, tile_size: int) -> Payloads:
     """Encode one image (H, W, C) uint8 or uint16: a large one in tiles, a small one as one (C, H, W) payload.
 
@@ -204,11 +233,12 @@ def encode_image(image: npt.NDArray[Any], codec: str, tile_size: int) -> Payload
         OptionError: It has more bytes than a payload can have.
     """
     if not is_tiled(image, codec):
-        return encode_many(planes(image), np.array([image.nbytes]), codec)
+        return encode_many(planes(image), np.array([image.nbytes]), codec, (*image.shape, 8 * image.itemsize))
     _check_size(image)
     flat = np.empty(image.size, image.dtype)
     entries.cut_tiles(np.ascontiguousarray(image), tile_size, flat)
-    tiles = encode_many(flat.view(np.uint8), tile_nbytes(image.shape, image.itemsize, tile_size), codec)
+    shapes = tile_shapes(image.shape, image.itemsize, tile_size)
+    tiles = encode_many(flat.view(np.uint8), shapes.prod(1) // 8, codec, shapes)
     ends = np.cumsum(tiles.stored_nbytes).astype("<u4")
     entry = np.dtype([("checksum", "<u8"), ("end", "<u4")])
     table = np.empty(len(ends), entry)
@@ -220,7 +250,7 @@ def encode_image(image: npt.NDArray[Any], codec: str, tile_size: int) -> Payload
     entries.hash_many(rows, first, nbytes, sums)
     head = sums.astype("<u8").view(np.uint8)
     stored = np.concatenate([head, rows, tiles.data])
-    return _one_payload(stored, image.nbytes, CODEC_TILES, checksum(head))
+    return _one_payload(stored, image.nbytes, _named(codec).tiled or CODEC_TILES, checksum(head))
 
 
 def tile_table_nbytes(num_tiles: npt.NDArray[Any]) -> tuple[Any, Any]:
@@ -235,7 +265,7 @@ def tile_table_nbytes(num_tiles: npt.NDArray[Any]) -> tuple[Any, Any]:
 
 def is_tiled(image: npt.NDArray[Any], codec: str) -> bool:
     """Return whether an image (H, W, C) is encoded in tiles rather than as one (C, H, W) payload."""
-    return image.nbytes > TILED_ABOVE_NBYTES and _named(codec).in_tiles
+    return image.nbytes > TILED_ABOVE_NBYTES and _named(codec).tiled is not None
 
 
 def planes(image: npt.NDArray[Any]) -> U8:
@@ -334,15 +364,16 @@ def _one_payload(stored: U8, raw_nbytes: int, number: int, xxh3: int) -> Payload
     return Payloads(stored, *sizes, np.array([xxh3], np.uint64), np.array([number], np.uint8))
 
 
-def tile_nbytes(shape: Sequence[int], itemsize: int, tile_size: int) -> I64:
-    """Return the decoded length of every tile of an image (H, W, C), row by row.
+def tile_shapes(shape: Sequence[int], itemsize: int, tile_size: int) -> I64:
+    """Return (height, width, channels, bits) of every tile of an image (H, W, C), row by row.
 
-    >>> tile_nbytes((3, 5, 1), 1, 2).tolist()
-    [4, 4, 2, 2, 2, 1]
+    >>> tile_shapes((3, 3, 1), 1, 2).tolist()
+    [[2, 2, 1, 8], [2, 1, 1, 8], [1, 2, 1, 8], [1, 1, 1, 8]]
     """
     heights = np.diff(np.append(np.arange(0, shape[0], tile_size), shape[0]))
     widths = np.diff(np.append(np.arange(0, shape[1], tile_size), shape[1]))
-    return np.outer(heights, widths).ravel().astype(np.int64) * (shape[2] * itemsize)
+    down, across = np.repeat(heights, len(widths)), np.tile(widths, len(heights))
+    return np.stack(np.broadcast_arrays(down, across, shape[2], 8 * itemsize), 1).astype(np.int64)
 
 
 def join(parts: Sequence[Payloads]) -> Payloads:
@@ -363,10 +394,30 @@ def saves_enough(stored_nbytes: int, raw_nbytes: int) -> bool:
     return raw_nbytes > 0 and stored_nbytes <= (1 - LEAST_SAVING) * raw_nbytes
 
 
+def codec_for(kind: str, name: str) -> str:
+    """Return the codec of a field of some kind for codec=NAME: lz4 instead of one that is for other kinds.
+
+    >>> codec_for("image", "delta"), codec_for("mask", "delta"), codec_for("mask", "auto")
+    ('delta', 'lz4', 'auto')
+    """
+    entry = named_codecs().get(name)
+    return "lz4" if entry is not None and entry.only_kinds and kind not in entry.only_kinds else name
+
+
 def check_codec(name: str) -> None:
     """Raise OptionError unless codec= can have this name, or it is "auto"."""
     if name not in (names := ("auto", *named_codecs())):
         raise OptionError(f"{option('codec', name)}: expected one of {', '.join(names)}")
+
+
+def check_prefer(prefer: str, codecs: Iterable[str]) -> None:
+    """Raise OptionError unless prefer= can have this value; what auto chooses by needs a codec that is auto."""
+    if prefer not in ("speed", "size"):
+        raise OptionError(f"{option('prefer', prefer)}: expected 'speed' or 'size'")
+    if prefer == "size" and "auto" not in codecs:
+        raise OptionError(
+            f"{option('prefer', prefer)} has no effect: it is for {option('codec', 'auto')}. Leave one out."
+        )
 
 
 #: Every codec by number. A new one gets its row here, its number in `lmdbloader.kernels.codec_numbers` and, if kernels
@@ -375,10 +426,14 @@ def check_codec(name: str) -> None:
 TABLE: Mapping[int, CodecEntry] = {
     entry.number: entry
     for entry in (
-        CodecEntry(CODEC_RAW, "raw", encode=_encode_raw, max_ratio=1, in_tiles=True),
-        CodecEntry(CODEC_LZ4, "lz4", encode=_encode_lz4, max_ratio=_LZ4_RATIO, in_tiles=True),
+        CodecEntry(CODEC_RAW, "raw", encode=_encode_raw, max_ratio=1, tiled=CODEC_TILES),
+        CodecEntry(CODEC_LZ4, "lz4", encode=_encode_lz4, max_ratio=_LZ4_RATIO, tiled=CODEC_TILES),
         CodecEntry(CODEC_TILES, "tiles", ("image", "mask"), has_windows=True, max_ratio=_LZ4_RATIO),
         CodecEntry(CODEC_JPEG, "jpeg", ("image",), has_windows=True, source_file=unpack_jpeg, max_ratio=_JPEG_RATIO),
         CodecEntry(CODEC_FILE, "file", ("image",), decode=_decode_file, source_file=bytes),
+        CodecEntry(
+            CODEC_DELTA, "delta", ("image",), encode=_encode_delta, max_ratio=_DELTA_RATIO, tiled=CODEC_DELTA_TILES
+        ),
+        CodecEntry(CODEC_DELTA_TILES, "delta tiles", ("image",), has_windows=True, max_ratio=_DELTA_RATIO),
     )
 }

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.format.codecs import by_number
-from lmdbloader.format.layout import CODEC_TILES, MAX_PAYLOAD_NBYTES, Field, index_columns
+from lmdbloader.format.layout import MAX_PAYLOAD_NBYTES, TILED, Field, index_columns
 
 # Rows that have one digest together, and how far their numbers are shifted to give that of their block.
 BLOCK_SHIFT = 13
@@ -86,7 +86,7 @@ class Facts:
     @property
     def has_tiles(self) -> bool:
         """Whether some are images in tiles."""
-        return CODEC_TILES in self.codecs
+        return not set(TILED).isdisjoint(self.codecs)
 
 
 @dataclass(frozen=True, slots=True)

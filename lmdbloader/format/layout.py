@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Literal
 from lmdbloader.errors import FormatError, OptionError
 from lmdbloader.fields import Kind as Kind
 from lmdbloader.fields import Mask, kind_named
+from lmdbloader.kernels.codec_numbers import CODEC_DELTA as CODEC_DELTA
+from lmdbloader.kernels.codec_numbers import CODEC_DELTA_TILES as CODEC_DELTA_TILES
 from lmdbloader.kernels.codec_numbers import CODEC_FILE as CODEC_FILE
 from lmdbloader.kernels.codec_numbers import CODEC_JPEG as CODEC_JPEG
 from lmdbloader.kernels.codec_numbers import CODEC_LZ4 as CODEC_LZ4
 from lmdbloader.kernels.codec_numbers import CODEC_NAMES as CODEC_NAMES
 from lmdbloader.kernels.codec_numbers import CODEC_RAW as CODEC_RAW
 from lmdbloader.kernels.codec_numbers import CODEC_TILES as CODEC_TILES
+from lmdbloader.kernels.codec_numbers import TILED as TILED
 
 if TYPE_CHECKING:
     import pyarrow as pa

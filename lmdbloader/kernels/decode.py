@@ -6,6 +6,7 @@ import numpy as np
 
 from lmdbloader.base.clock_words import DECODE, VERIFY
 from lmdbloader.kernels import codec_numbers as num
+from lmdbloader.kernels.delta.decode import delta_decompress
 from lmdbloader.kernels.jpeg.decode import decode_pixels
 from lmdbloader.kernels.jpeg.resize import decode_resized
 from lmdbloader.kernels.jpeg.workspace import jpeg_room
@@ -74,7 +75,17 @@ def _entry(group, number):
 
 
 @kernel
-def decode_tiles(file, at, nbytes, checksum, verify, image, tile, window, out, room, scratch):
+def _unpack(codec, source, nbytes, out, raw):
+    """Decompress `nbytes` at one address to `raw` bytes at another; return a status."""
+    if codec == num.CODEC_DELTA:
+        return num.OK if delta_decompress(source, np.uint64(out), nbytes, raw) == raw else num.BAD_DELTA
+    if codec == num.CODEC_LZ4:
+        return num.OK if lz4_decompress(source, np.uint64(out), nbytes, raw) == raw else num.BAD_LZ4
+    return num.BAD_CODEC
+
+
+@kernel
+def decode_tiles(file, at, nbytes, checksum, codec, verify, image, tile, window, out, room, scratch):
     """Write a window of a tiled image as (C, h, w), reading and verifying only the tiles that it touches.
 
     Of the tile table, it reads and verifies the sums of all groups and the groups of these tiles.
@@ -82,6 +93,7 @@ def decode_tiles(file, at, nbytes, checksum, verify, image, tile, window, out, r
     Args:
         file: See `fetch`.
         at, nbytes, checksum: The payload: its first byte, its length, XXH3 of its groups' sums.
+        codec: One of `TILED`.
         verify: Whether to verify the checksums of the table and the tiles.
         image: (height, width, channels, bytes of a value) of the stored image; the window is inside it.
         tile: Side of a tile in pixels.
@@ -146,8 +158,10 @@ def decode_tiles(file, at, nbytes, checksum, verify, image, tile, window, out, r
             if verify and not is_intact(source, end - start, tile_sum, clock):
                 return num.BAD_CHECKSUM
             if end - start < raw:  # a tile as long as its pixels is stored raw
-                if lz4_decompress(source, np.uint64(scratch), end - start, raw) != raw:
-                    return num.BAD_LZ4
+                kind = num.CODEC_DELTA if codec == num.CODEC_DELTA_TILES else num.CODEC_LZ4
+                status = _unpack(kind, source, end - start, scratch, raw)
+                if status:
+                    return status
                 source = np.uint64(scratch)
             tile_line = (x1 - x0) * itemsize
             from_y, to_y = max(y0, top), min(y1, bottom)
@@ -192,11 +206,9 @@ def decode_block(file, at, nbytes, raw, checksum, codec, verify, out, room):
         return num.OK if found == checksum else num.BAD_CHECKSUM
     if verify and not is_intact(source, nbytes, checksum, clock):
         return num.BAD_CHECKSUM
-    if codec == num.CODEC_LZ4:
-        got = lz4_decompress(source, np.uint64(out), nbytes, raw)
-        tick(clock, DECODE)
-        return num.OK if got == raw else num.BAD_LZ4
-    return num.BAD_CODEC
+    status = _unpack(codec, source, nbytes, out, raw)
+    tick(clock, DECODE)
+    return status
 
 
 @kernel
@@ -260,7 +272,7 @@ def is_jpeg(codec):
 @kernel
 def has_windows(codec):
     """Return whether `decode_window` decodes a payload; `decode_block` decodes the others."""
-    return codec in (num.CODEC_JPEG, num.CODEC_TILES)
+    return codec in (num.CODEC_JPEG, num.CODEC_TILES, num.CODEC_DELTA_TILES)
 
 
 @kernel
@@ -272,7 +284,7 @@ def has_room(codec, nbytes, raw, image, tile, tile_nbytes, work_nbytes):
     height, width, channels, itemsize = image
     if np.float64(height) * width * channels * itemsize != raw or not 0 < raw < _MOST_NBYTES:
         return False
-    if codec == num.CODEC_TILES:
+    if codec in num.TILED:
         return tile_nbytes >= tile * tile * channels * itemsize
     return itemsize == 1 and work_nbytes >= jpeg_room(nbytes, height, width)
 
@@ -291,7 +303,7 @@ def decode_window(file, at, nbytes, checksum, codec, verify, image, tile, window
         A status.
     """
     room, tile_room, work = rooms
-    if codec == num.CODEC_TILES:
-        return decode_tiles(file, at, nbytes, checksum, verify, image, tile, window, out, room, tile_room)
+    if codec in num.TILED:
+        return decode_tiles(file, at, nbytes, checksum, codec, verify, image, tile, window, out, room, tile_room)
     height, width, channels, _ = image
     return decode_jpeg(file, at, nbytes, checksum, verify, (height, width, channels), window, out, room, work)

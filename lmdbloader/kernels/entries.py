@@ -37,6 +37,14 @@ cut_many = Entry(
 )
 cut_tiles = Entry("patches.cut_tiles(image: T[:,:,:], tile: i64, out: T[:])", T="u8 u16")
 lz4_decompress = Entry("lz4.lz4_decompress(source: u64, destination: u64, nbytes: i64, capacity: i64) -> i64")
+delta_decompress = Entry(
+    "delta.decode.delta_decompress(source: u64, destination: u64, nbytes: i64, capacity: i64) -> i64"
+)
+delta_compress = Entry(
+    "delta.encode.delta_compress(image: u8[:], channels: i64, height: i64, width: i64, itemsize: i64, out: u8[:],"
+    " most: i64, work: u8[:]) -> i64"
+)
+delta_room = Entry("delta.encode.delta_room(nbytes: i64, planes: i64) -> i64")
 inflate = Entry("inflate.inflate(source: u8[:], nbytes: i64, out: u8[:], expected: i64, work: u32[:]) -> bool")
 inflate_room = Entry("inflate.inflate_room() -> i64, i64")
 unfilter_png = Entry("png.unfilter(raw: u8[:,:], zeros: u8[:], out: u8[:,:], step: i64) -> i64")

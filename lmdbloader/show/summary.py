@@ -29,7 +29,7 @@ class FieldSummary:
         name: The field's.
         kind: image, array, int, float, text, bytes or json.
         codec: The codec that was asked for.
-        codecs: Samples by the codec that stores them: raw, lz4, tiles, jpeg or file.
+        codecs: Samples by the codec that stores them: raw, lz4, delta, tiles, delta tiles, jpeg or file.
         stored_nbytes: Bytes of its payloads as stored.
         raw_nbytes: Bytes of its payloads once decoded.
         height: (smallest, largest) in pixels; images and masks.

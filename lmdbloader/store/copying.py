@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lmdbloader.errors import LmdbloaderError
 from lmdbloader.format.codecs import Payloads
-from lmdbloader.format.layout import CODEC_TILES, Field, index_columns, undecided
+from lmdbloader.format.layout import TILED, Field, index_columns, undecided
 from lmdbloader.kernels.codec_numbers import BAD_CHECKSUM, OUT_OF_BOUNDS
 from lmdbloader.store.reader import Reader
 from lmdbloader.store.records import Chunk, payload_checksums
@@ -84,7 +84,7 @@ def _copy(reader: Reader, name: str, rows: I64) -> Payloads:
     wrong = payload_checksums(data, reader.fields[name], columns) != parts["checksum"]
     if wrong.any():
         raise reader.damaged(name, int(rows[int(np.flatnonzero(wrong)[0])]), BAD_CHECKSUM)
-    for row in rows[parts["codec"] == CODEC_TILES].tolist():
+    for row in rows[np.isin(parts["codec"], TILED)].tolist():
         reader.read_bytes(name, row)  # each tile has a checksum of its own
     raw_nbytes = parts["raw_nbytes"].astype(np.int64)
     return Payloads(data, nbytes, raw_nbytes, parts["checksum"].astype(np.uint64), parts["codec"].astype(np.uint8))

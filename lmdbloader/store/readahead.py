@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from lmdbloader.base import system
 from lmdbloader.base.limits import start_threads
-from lmdbloader.format.layout import CODEC_TILES
+from lmdbloader.format.layout import TILED
 from lmdbloader.kernels import entries
 from lmdbloader.store.opening import DataFile
 from lmdbloader.store.reader import Reader
@@ -326,7 +326,7 @@ class Readahead:
             at, nbytes = offset[rows], stored_nbytes[rows].astype(np.int64)
             kept = (nbytes > 0) & (at >= 0) & (at <= self._file.nbytes - nbytes)
             if not whole:
-                kept &= (nbytes <= LARGE_NBYTES) | (codec[rows] != CODEC_TILES)
+                kept &= (nbytes <= LARGE_NBYTES) | ~np.isin(codec[rows], TILED)
             starts.append(at[kept])
             lengths.append(nbytes[kept])
         begin: I64 = np.concatenate(starts)

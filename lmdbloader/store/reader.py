@@ -23,9 +23,9 @@ from lmdbloader.errors import CorruptError, FormatError, LmdbloaderError, Option
 from lmdbloader.fields import kind_named
 from lmdbloader.format.codecs import CodecEntry, by_number, checksum, codec_of
 from lmdbloader.format.layout import (
-    CODEC_TILES,
     DATA_FILE,
     MANIFEST_FILE,
+    TILED,
     Field,
     parse_array_type,
 )
@@ -650,7 +650,7 @@ class Reader:
         clock.add(clock_words.NBYTES, len(data))
         if len(data) != nbytes:
             raise self.damaged(name, row, OUT_OF_BOUNDS)
-        if verify and columns[CODEC][row] != CODEC_TILES:
+        if verify and columns[CODEC][row] not in TILED:
             is_intact = checksum(data) == int(columns[CHECKSUM][row])
             clock.tick(clock_words.VERIFY)
             if not is_intact:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from lmdbloader.errors import CorruptError, OptionError
 from lmdbloader.format.codecs import Payloads, checksum, tile_table_nbytes
-from lmdbloader.format.layout import CODEC_RAW, CODEC_TILES, MAX_PAYLOAD_NBYTES, Field, record_schema
+from lmdbloader.format.layout import CODEC_RAW, MAX_PAYLOAD_NBYTES, TILED, Field, record_schema
 from lmdbloader.format.sizes import BLOCK_NBYTES
 from lmdbloader.kernels import entries
 
@@ -214,7 +214,7 @@ def payload_checksums(raw: npt.NDArray[np.uint8], f: Field, columns: Mapping[str
         columns: Its columns of the index, with offsets that count from the first byte of `raw`.
     """
     hashed = columns[f"{f.name}.stored_nbytes"]
-    tiled = np.asarray(columns[f"{f.name}.codec"]) == CODEC_TILES
+    tiled = np.isin(columns[f"{f.name}.codec"], TILED)
     if f.tile_size and tiled.any():
         down = -(-np.asarray(columns[f"{f.name}.height"]).astype(np.int64) // f.tile_size)
         across = -(-np.asarray(columns[f"{f.name}.width"]).astype(np.int64) // f.tile_size)

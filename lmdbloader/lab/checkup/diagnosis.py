@@ -284,7 +284,7 @@ def _cache(dataset: DatasetFacts, machine: Machine, fits: bool) -> Finding:
         return Finding("page cache", "good", f"{size}, all in memory")
     if not fits:
         value = f"{size}, more than the {room} of free memory; {inside}"
-        remedy = "Every epoch reads from storage. A smaller dataset would not: --max-resolution, --codec lz4, JPEG."
+        remedy = "Every epoch reads from storage. A smaller dataset would not: --max-resolution, --codec delta, JPEG."
         return Finding("page cache", "note", value, remedy)
     is_slow = dataset.filesystem.kind == "network" or dataset.filesystem.device == "spinning disk"
     is_cold = is_slow and share is not None and share < _MOSTLY

@@ -276,7 +276,7 @@ def _storage(figures: TypicalStep, feed: LoadingCost, facts: LoaderFacts) -> Ite
     if facts.order == "random":
         text += ", or let the disk read long stretches with Loader(..., order='quasi_random')"
     if facts.images is not None and facts.images.codecs.get("raw", 0.0) > 0.5:
-        text += "; --codec lz4 or --write-mode jpg at conversion makes it smaller"
+        text += "; --codec delta or --write-mode jpg at conversion makes it smaller"
     yield f"{text}.", feed.step_with(feed.total - feed.parts["storage"] + seconds), False
 
 
@@ -304,7 +304,7 @@ def _compiled(name: Bottleneck, feed: LoadingCost, facts: LoaderFacts, side: int
     moved = feed.parts.get("storage", 0.0) + feed.parts.get("verify", 0.0)
     decode = feed.parts.get("decode", 0.0)
     if name == "decode" and not images.is_resized:
-        lossless = max(images.codecs, key=images.codecs.__getitem__) in ("lz4", "tiles")
+        lossless = max(images.codecs, key=images.codecs.__getitem__) in ("lz4", "tiles", "delta", "delta tiles")
         how = "--codec raw" if lossless else "--write-mode raw"
         text = (
             f"Store pixels: `lmdbloader convert` with {how} leaves nothing to decode, and makes the file "

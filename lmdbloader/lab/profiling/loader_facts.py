@@ -26,7 +26,7 @@ class StoredImages:
     """The payloads of a dataset, mean values a sample, all fields together.
 
     Attributes:
-        codecs: Codec -> share of the stored bytes, the largest first: raw, lz4, tiles, jpeg, file.
+        codecs: Codec -> share of the stored bytes, the largest first: raw, lz4, delta, jpeg ....
         stored_nbytes: As stored in the file.
         raw_nbytes: As pixels.
         side: Longer side of the largest field's images, the median, in pixels.

@@ -1,0 +1,180 @@
+"""Compares the lossless codecs of pixels on real photographs: bytes, decoding, encoding, and pairs of a Loader.
+
+Sizes are of 96-px patches, as shares of their pixels. Kernels decode and encode in one thread; the figures are medians
+of the thread's own time. Pairs of 96 and 48 px are read in random order from the page cache, in turns of all codecs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import io
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from common import cut_pairs, photographs, print_sections, table, time_loader
+from PIL import Image
+
+import lmdbloader
+from lmdbloader import LMDBDataset, Loader
+from lmdbloader.format.codecs import encode_many
+from lmdbloader.kernels import entries
+from lmdbloader.transforms import RandomDihedral, ToDtype
+
+CODECS = ("raw", "lz4", "delta")
+SIDE = 96
+Images = list[np.ndarray]
+
+
+def patches(count: int, change: Callable[[Image.Image], Image.Image] = lambda image: image) -> Images:
+    """Return patches (3, SIDE, SIDE) of all photographs, each changed as a whole before."""
+    rng, found = np.random.default_rng(0), []
+    wholes = [np.asarray(change(Image.fromarray(photograph))) for photograph in photographs()]
+    for number in range(count):
+        whole = wholes[number % len(wholes)]
+        top, left = (int(rng.integers(size - SIDE + 1)) for size in whole.shape[:2])
+        found.append(np.ascontiguousarray(whole[top : top + SIDE, left : left + SIDE].transpose(2, 0, 1)))
+    return found
+
+
+def in_16_bits(images: Images) -> Images:
+    """Return means of four pixels of each channel, with the bits that these have."""
+    wide = [image.astype(np.uint16) for image in images]
+    return [(w[:, :-1, :-1] + w[:, 1:, :-1] + w[:, :-1, 1:] + w[:, 1:, 1:]) * np.uint16(64) for w in wide]
+
+
+def kinds(count: int) -> Iterator[tuple[str, Images]]:
+    """Yield names and images (C, H, W)."""
+    whole = patches(count)
+    yield "as they are", whole
+    yield "shrunk to half", patches(count, lambda image: image.resize((image.width // 2, image.height // 2)))
+    yield "green alone", [image[1:2] for image in whole]
+    yield "green in 16 bits", [image[1:2] for image in in_16_bits(whole)]
+
+
+def stored_nbytes(images: Images, codec: str) -> int:
+    """Return the bytes of images with a codec."""
+    shape = (*images[0].shape[1:], images[0].shape[0], 8 * images[0].itemsize)
+    data = np.concatenate([image.reshape(-1).view(np.uint8) for image in images])
+    lengths = np.full(len(images), images[0].nbytes)
+    return int(encode_many(data, lengths, codec, np.tile(shape, (len(images), 1))).stored_nbytes.sum())
+
+
+def png_nbytes(images: Images) -> int:
+    """Return the bytes of images as PNG files."""
+    found = 0
+    for image in images:
+        file = io.BytesIO()
+        Image.fromarray(image[0] if len(image) == 1 else image.transpose(1, 2, 0)).save(file, "PNG")
+        found += file.tell()
+    return found
+
+
+def kernels(images: Images) -> dict[str, Callable[[], None]]:
+    """Return functions that decode all images, of lz4 and of delta, and one that encodes them with delta."""
+    nbytes, data = images[0].nbytes, np.concatenate([image.reshape(-1) for image in images])
+    lengths, shape = np.full(len(images), nbytes), (SIDE, SIDE, 3, 8)
+    out, work = np.empty(nbytes, np.uint8), np.empty(entries.delta_room(nbytes, 3), np.uint8)
+    target = np.empty(nbytes + 16, np.uint8)
+    found: dict[str, Callable[[], None]] = {}
+    for codec, kernel in (("lz4", entries.lz4_decompress), ("delta", entries.delta_decompress)):
+        encoded = encode_many(data, lengths, codec, np.tile(shape, (len(images), 1)))
+        ends = np.cumsum(encoded.stored_nbytes)
+        places = list(zip((ends - encoded.stored_nbytes).tolist(), encoded.stored_nbytes.tolist(), strict=True))
+        places = [place for place in places if place[1] < nbytes]
+        base = encoded.data.ctypes.data
+        call = kernel
+
+        def decode(places: Any = places, base: int = base, call: Any = call, kept: Any = encoded) -> None:
+            for at, length in places:
+                call(base + at, out.ctypes.data, length, nbytes)
+
+        decode.nbytes = nbytes * len(places)  # type: ignore[attr-defined]
+        found[f"{codec}: decoding"] = decode
+
+    def encode() -> None:
+        for image in images:
+            entries.delta_compress(image.reshape(-1), 3, SIDE, SIDE, 1, target, nbytes, work)
+
+    encode.nbytes = data.nbytes  # type: ignore[attr-defined]
+    found["delta: encoding"] = encode
+    return found
+
+
+def speeds(functions: dict[str, Callable[[], None]], seconds: float) -> dict[str, float]:
+    """Return MB of pixels a second of each function, the median of interleaved turns."""
+    turns: dict[str, list[float]] = {name: [] for name in functions}
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until or not all(turns.values()):
+        for name, function in functions.items():
+            began = time.thread_time()
+            function()
+            turns[name].append(function.nbytes / 1e6 / max(time.thread_time() - began, 1e-9))  # type: ignore[attr-defined]
+    return {name: statistics.median(found) for name, found in turns.items()}
+
+
+def loaders(folder: Path, count: int) -> dict[tuple[str, str], Loader]:
+    """Return Loaders of pairs by codec and work."""
+    pairs = cut_pairs(count, patch_size=SIDE)
+    samples = [{"lr": pairs.lr[i].transpose(1, 2, 0), "hr": pairs.hr[i].transpose(1, 2, 0)} for i in range(count)]
+    turned = [RandomDihedral(), ToDtype(torch.float32, scale=True)]
+    found = {}
+    for codec in CODECS:
+        lmdbloader.write(samples, folder / codec, codec=codec)
+        for name, transforms in (("uint8", []), ("turned, float32", turned)):
+            found[codec, name] = Loader(LMDBDataset(folder / codec), 32, shuffle=True, transforms=transforms)
+    return found
+
+
+def time_loaders(found: dict[tuple[str, str], Loader], seconds: float) -> dict[tuple[str, str], float]:
+    """Return pairs a second of each Loader, medians of three turns."""
+    turns: dict[tuple[str, str], list[float]] = {key: [] for key in found}
+    for _ in range(3):
+        for key, loader in found.items():
+            turns[key].append(time_loader(loader, seconds).samples_per_s)
+    return {key: statistics.median(values) for key, values in turns.items()}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, and print a table for each question."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=3.0, help="for each turn (default 3)")
+    parser.add_argument("--patches", type=int, default=360, help="of each kind (default 360)")
+    parser.add_argument("--folder", type=Path, help="for datasets (default: a temporary folder)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to a file")
+    parser.add_argument("--markdown", action="store_true", help="print tables in Markdown")
+    parser.add_argument("--quick", action="store_true", help="a few seconds: does it still run?")
+    options = parser.parse_args(arguments)
+    seconds, count = (0.05, 18) if options.quick else (options.seconds, options.patches)
+
+    def run(folder: Path) -> Iterator[tuple[str, Any, str]]:
+        sizes = {}
+        for name, images in kinds(count):
+            raw = sum(image.nbytes for image in images)
+            sizes[name] = {codec: stored_nbytes(images, codec) / raw for codec in CODECS}
+            sizes[name]["PNG"] = png_nbytes(images) / raw
+        rows = [[name, *(f"{share:.3f}" for share in found.values())] for name, found in sizes.items()]
+        yield "Bytes, of those of the pixels", sizes, table(["", *CODECS, "PNG"], rows, markdown=options.markdown)
+        figures = speeds(kernels(patches(count)), seconds)
+        rows = [[name, f"{speed:,.0f} MB/s"] for name, speed in figures.items()]
+        yield "One thread", figures, table(["", "of pixels"], rows, markdown=options.markdown)
+        pairs = time_loaders(loaders(folder, 40 * count), seconds)
+        rows = [
+            [f"{codec}, {work}", f"{speed:,.0f}", f"{speed / pairs['lz4', work]:.2f}"]
+            for (codec, work), speed in pairs.items()
+        ]
+        header = ["Loader, in memory", "pairs/s", "of lz4's"]
+        yield "Pairs of patches", pairs, table(header, rows, markdown=options.markdown)
+
+    gc.disable()
+    print_sections(run, "Codecs of pixels, medians", options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
