@@ -128,16 +128,21 @@ _MANY_PARTS = """
 import os, resource, shutil, sys
 import lmdbloader
 from lmdbloader.base.system import machine
-from lmdbloader.store import Reader
 
 hard, case, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 resource.setrlimit(resource.RLIMIT_NOFILE, (30, hard))
 if case == "old":
     machine._populates = lambda: False
-reader = Reader(folder, io="pread" if case == "pread" else "mmap")
+dataset = lmdbloader.LMDBDataset(folder, io="pread" if case == "pread" else "mmap")
+reader = dataset.reader
 if case == "replaced":
     os.replace(shutil.copy(folder + "/data-00038.mdb", folder + "/copy"), folder + "/data-00039.mdb")
     reader.stored_bytes("blob", 39)
+if case == "deleted":
+    shutil.rmtree(folder)
+    for batch in lmdbloader.Loader(dataset, batch_size=40, io="pread", order="random"):
+        print(sum(blob[0] for blob in batch["blob"]), len(batch["blob"]))
+    sys.exit()
 total = sum(int(reader.read_bytes("blob", row)[0]) for row in range(len(reader)))
 for batch in lmdbloader.Loader(reader.path, batch_size=40, io=reader.io, order="random"):
     assert lmdbloader.verify(folder).is_sound
@@ -145,7 +150,9 @@ for batch in lmdbloader.Loader(reader.path, batch_size=40, io=reader.io, order="
 """
 
 
-@pytest.mark.parametrize(("hard", "case"), [(400, "mmap"), (30, "mmap"), (30, "pread"), (30, "old"), (30, "replaced")])
+@pytest.mark.parametrize(
+    ("hard", "case"), [(400, "mmap"), (30, "mmap"), (30, "pread"), (30, "old"), (30, "replaced"), (30, "deleted")]
+)
 def test_more_parts_than_open_files(tmp_path: Path, hard: int, case: str) -> None:
     make_set(tmp_path / "d", [[{"blob": bytes([i])}] for i in range(40)])
     command = [sys.executable, "-c", _MANY_PARTS, str(hard), case, tmp_path / "d"]
