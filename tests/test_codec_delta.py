@@ -193,5 +193,7 @@ def test_what_auto_prefers_needs_auto(smooth: Path, tmp_path: Path) -> None:
         lmdbloader.convert(smooth, tmp_path / "a", codec="lz4", prefer="size")
     with pytest.raises(OptionError, match="has no effect"):
         lmdbloader.write([{"image": np.zeros((4, 4, 3), np.uint8)}], tmp_path / "b", codec="raw", prefer="size")
+    lmdbloader.write([{"label": 1}], tmp_path / "d", prefer="size")
+    assert LMDBDataset(tmp_path / "d")[0].label == 1
     with pytest.raises(OptionError, match="expected 'speed' or 'size'"):
         lmdbloader.write([{"image": np.zeros((4, 4, 3), np.uint8)}], tmp_path / "c", prefer="both")  # type: ignore[arg-type]

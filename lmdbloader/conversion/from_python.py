@@ -213,7 +213,7 @@ def write(
     settle_places(schema, values, recipe.declared)
     warn_of_arrays(schema, values, recipe.declared)
     asked = codecs_by_field(schema, codecs)
-    check_prefer(prefer, asked.values())
+    check_prefer(prefer, asked.values() or ["auto"])  # numbers have no codec
     options: dict[str, Any] = {"codec": codecs if isinstance(codecs, str) else dict(codecs)}
     if prefer == "size":
         asked = {name: SMALLEST if value == "auto" else value for name, value in asked.items()}
