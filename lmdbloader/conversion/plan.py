@@ -31,8 +31,8 @@ from lmdbloader.format.manifest import Description
 from lmdbloader.store import estimate_map_nbytes, map_nbytes_of
 
 _TRIAL_SOURCES = 8
-# Inputs that are tried with delta too, to say what it would save.
-_COMPARED = 4
+# So many inputs, and bytes of files, are tried with delta too, to say what it would save.
+_COMPARED, _COMPARED_NBYTES = 4, 16 * 2**20
 _TRIAL_NBYTES = 16 * 2**20
 # Of this many sources, so many are drawn for the size of the dataset if they are at most this share of all bytes.
 _MANY_SOURCES, _SAMPLED, _TRIAL_SHARE = 160, 24, 0.05
@@ -231,7 +231,8 @@ def try_out(recipe: Recipe, sources: Sources, pool: WorkerPool, codec: str) -> t
     fields, used = recipe.fields, ""
     if codec == "auto" and tried.has_pixels:
         prefers_size = recipe.options.prefer == "size"
-        some = drawn.rows if prefers_size else drawn.rows[:_COMPARED]
+        few = int((sources.nbytes[drawn.rows[:_COMPARED]].cumsum() <= _COMPARED_NBYTES).sum())
+        some = drawn.rows if prefers_size else drawn.rows[: max(1, few)]
         packed = tuple(replace(f, codec=codec_for(f.kind, "delta")) if f.codec else f for f in fields)
         small = try_sources(replace(recipe, fields=packed), [sources[row] for row in some.tolist()], pool)
         fields = tried.choose_codecs(fields, small if prefers_size else None)

@@ -53,7 +53,8 @@ def learning_rate(peak: float, epoch: float, *, num_epochs: int, warmup: float, 
     """
     if epoch < warmup:
         return peak * epoch / warmup
-    progress = min((epoch - warmup) / max(num_epochs - warmup, 1e-9), 1.0)
+    rest = num_epochs - warmup
+    progress = min((epoch - warmup) / rest, 1.0) if rest > 0 else float(epoch > warmup)
     if schedule == "triangle":
         return peak * (1 - progress)
     return peak * (1 + math.cos(math.pi * progress)) / 2

@@ -352,7 +352,8 @@ class Work:
         body = asdict(facts)
         text = json.dumps([body, digest_of(json.dumps(body).encode())])
         with explain_full_disk(self.folder, lambda: len(text)):
-            (folder / _FACTS_FILE).write_text(text, "utf-8")
+            with naming(folder / _FACTS_FILE):
+                (folder / _FACTS_FILE).write_text(text, "utf-8")
             for file in folder.iterdir():
                 system.flush_path(file)
             system.flush_path(folder)
