@@ -21,7 +21,8 @@ def pieces_of(column: Mapping[str, Any], index: bytes, first: int, stop: int) ->
     if column["type"] == "text":
         at = column["texts"]["offsets_at"]
         offsets = np.frombuffer(index[at + 8 * first : at + 8 * (stop + 1)], np.int64)
-        low, high = (min(max(int(end), 0), column["texts"]["nbytes"]) for end in (offsets[0], offsets[-1]))
+        ends = (offsets[0], offsets[-1]) if offsets.size else (0, 0)  # of an index that is cut there
+        low, high = (min(max(int(end), 0), column["texts"]["nbytes"]) for end in ends)
         texts_at = column["texts"]["bytes_at"]
         return [offsets.tobytes(), index[texts_at + low : texts_at + high]]
     size = 4 if column["type"] == "names" else np.dtype(column["type"]).itemsize
