@@ -265,3 +265,15 @@ def test_compressed_tars_are_refused_with_advice(tmp_path: Path) -> None:
     (tmp_path / "b.tar").unlink()
     with pytest.raises(SourceError, match="no tars in it: they are compressed"):
         list_sources(tmp_path, layout="tar")
+
+
+@pytest.mark.parametrize(
+    "records", [b"9" * 60_000, b"36 GNU.sparse.realsize=%d\n" % 10**12, b"43 GNU.sparse.realsize=%d\n" % 10**19]
+)
+def test_a_forged_description_is_refused(tmp_path: Path, records: bytes) -> None:
+    head = tarfile.TarInfo("pax")
+    head.type, head.size = tarfile.XHDTYPE, len(records)
+    forged = head.tobuf(tarfile.USTAR_FORMAT) + records + bytes(-len(records) % tarfile.BLOCKSIZE)
+    (tmp_path / "a.tar").write_bytes(forged + tar_bytes([("a.png", b"x")]))
+    with pytest.raises(SourceError, match=r"a\.tar: is not a tar, or is compressed, damaged"):
+        list_sources(tmp_path / "a.tar")

@@ -51,6 +51,8 @@ _MOST_AT_ONCE = 16
 _BLOCK_NBYTES = 2**20
 # The most bytes that the headers of one member may have: names, times, access lists.
 _MOST_DESCRIPTION_NBYTES = 2**20
+# `tarfile` looks for a record with an expression whose time grows with the square of the digits in a row.
+_LONG_NUMBER = re.compile(rb"\d{300}")
 _NO_PARTS = "its server does not send parts of files: copy it to a disk first"
 _PACKED = re.compile(rb"\.(tgz|tar\.(gz|bz2|xz|zst))$", re.IGNORECASE)
 
@@ -221,9 +223,12 @@ class _Headers:
         if nbytes < 0 or self.left < 0:
             raise tarfile.ReadError("a member's description is too long")
         try:
-            return bytes(self._file.read(nbytes))
+            data = bytes(self._file.read(nbytes))
         except ValueError as error:  # of fsspec, and of streams
             raise SourceError(_NO_PARTS) from error
+        if nbytes > tarfile.BLOCKSIZE and _LONG_NUMBER.search(data):
+            raise tarfile.ReadError("a member's description has a number of 300 digits")
+        return data
 
 
 def _members(file: Any) -> Iterator[tarfile.TarInfo]:
@@ -238,7 +243,8 @@ def _members(file: Any) -> Iterator[tarfile.TarInfo]:
         with tarfile.open(fileobj=headers, mode="r:") as tar:  # type: ignore[call-overload]
             while (member := tar.next()) is not None:
                 tar.members = []  # it would hold all of them
-                if not end < tar.offset <= nbytes or member.size < 0:
+                is_longer = member.size > nbytes and member.isfile() and not member.issparse()
+                if not end < tar.offset <= nbytes or member.size < 0 or is_longer:
                     raise tarfile.ReadError(f"the member at byte {end} is damaged, or cut short")
                 end, headers.left = tar.offset, _MOST_DESCRIPTION_NBYTES
                 if _TIME.match(member.name):
