@@ -93,7 +93,7 @@ def test_a_view_is_measured_as_it_is(pairs: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"batch_sizes": [0]}, {"batch_sizes": []}, {"batch_sizes": [10**9]}, {"crops": [0]}, {"crops": [1000]},
+        {"batch_sizes": [0]}, {"batch_sizes": []}, {"crops": [0]}, {"crops": [1000]},
         {"seconds": 0}, {"seconds": float("nan")}, {"repeats": 0}, {"processes": [0]},
         {"num_workers": [-1]}, {"baseline": "no such folder"},
     ],

@@ -7,9 +7,18 @@ import numpy as np
 from lmdbloader.kernels.delta import layout as at
 from lmdbloader.kernels.delta.predict import undo_bytes, undo_words
 from lmdbloader.kernels.delta.streams import decode_plane, read_table, stack_room
-from lmdbloader.kernels.jpeg.bits import load_bits
 from lmdbloader.kernels.runtime.compile import kernel
-from lmdbloader.kernels.runtime.memory import load_u8, load_u16, load_u32, load_u64, part, store_u64, u8_at, u16_at
+from lmdbloader.kernels.runtime.memory import (
+    load_bits,
+    load_u8,
+    load_u16,
+    load_u32,
+    load_u64,
+    part,
+    store_u64,
+    u8_at,
+    u16_at,
+)
 
 _U = np.uint64
 _room_of_table, _room_of_counts, _room_of_state = map(stack_room, (2 * at.TABLE_ENTRIES, 32, 16 * at.STREAMS))

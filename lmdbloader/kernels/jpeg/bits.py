@@ -7,14 +7,10 @@ many ways" (2018).
 from __future__ import annotations
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
+from numba import njit
 
 from lmdbloader.kernels.runtime.compile import kernel
-from lmdbloader.kernels.runtime.memory import load_i32, load_u64, store_u16, store_u64, u8_at
-
-_I64 = ir.IntType(64)
+from lmdbloader.kernels.runtime.memory import load_bits, load_i32, load_u64, store_u16, store_u64, u8_at
 
 # Codes of up to so many bits are looked up at once; the few longer ones are searched for.
 _LOOKED_AT = 10
@@ -43,17 +39,6 @@ ZIGZAG = np.array([
     28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54,
     47, 55, 62, 63,
 ])  # fmt: skip
-
-
-@intrinsic
-def load_bits(typing_context, address):
-    """Return eight bytes at a uint64 address as a big-endian uint64."""
-
-    def generate(context, builder, signature, arguments):
-        word = builder.load(builder.inttoptr(arguments[0], _I64.as_pointer()), align=1)
-        return builder.bswap(word)
-
-    return types.uint64(types.uint64), generate
 
 
 @kernel

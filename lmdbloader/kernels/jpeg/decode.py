@@ -7,7 +7,7 @@ import numpy as np
 from lmdbloader.kernels.codec_numbers import SEEK_ENTRY_NBYTES, SEEK_FOOTER_NBYTES
 from lmdbloader.kernels.jpeg import head as facts
 from lmdbloader.kernels.jpeg import workspace as space
-from lmdbloader.kernels.jpeg.bits import MOST_BLOCKS, decode_coefficients, load_bits, unstuff
+from lmdbloader.kernels.jpeg.bits import MOST_BLOCKS, decode_coefficients, unstuff
 from lmdbloader.kernels.jpeg.color import stored_window, turn, write_pixels
 from lmdbloader.kernels.jpeg.idct import clear_block, fill_block, transform_block
 from lmdbloader.kernels.jpeg.seek import (
@@ -18,7 +18,7 @@ from lmdbloader.kernels.jpeg.seek import (
 )
 from lmdbloader.kernels.jpeg.workspace import lines_at, num_planned, places, prepare
 from lmdbloader.kernels.runtime.compile import kernel
-from lmdbloader.kernels.runtime.memory import i64_at, load_i32, load_u16, load_u32, store_u16, u8_at, u64_at
+from lmdbloader.kernels.runtime.memory import i64_at, load_bits, load_i32, load_u16, load_u32, store_u16, u8_at, u64_at
 
 
 @kernel

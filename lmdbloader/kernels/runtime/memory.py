@@ -113,6 +113,17 @@ _stream_line = _copy_of(LINE_NBYTES, past_caches=True)
 
 
 @intrinsic
+def load_bits(typing_context, address):
+    """Return eight bytes at a uint64 address as a big-endian uint64."""
+
+    def generate(context, builder, signature, arguments):
+        word = builder.load(builder.inttoptr(arguments[0], _I64.as_pointer()), align=1)
+        return builder.bswap(word)
+
+    return types.uint64(types.uint64), generate
+
+
+@intrinsic
 def _stream_floats(typing_context, source, target, factor, term):
     """Write 16 uint8 as 16 float32 past the caches; target: uint64 address of a cache line."""
 

@@ -95,9 +95,6 @@ def bench(
             raise OptionError(f"{name}={list(numbers)}: expected numbers of at least {least}")
     notes: list[str] = []
     chosen = choose_dataset(dataset)
-    if max(batch_sizes) > (most := max(len(chosen), *BATCH_SIZES)):
-        found = f"batch_sizes={list(batch_sizes)}: {chosen.path} has {counted(len(chosen), 'sample')}"
-        raise OptionError(f"{found}; expected at most {most:,} in a batch")
     rows: list[StudyRow] = []
     with ExitStack() as stack:
         material = _material(chosen, baseline, notes, stack, progress)
