@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.base.option_names import option
-from lmdbloader.errors import FormatError, OptionError
+from lmdbloader.errors import OptionError
+from lmdbloader.format import jpeg_payload
 from lmdbloader.format.layout import (
     CODEC_DELTA,
     CODEC_DELTA_TILES,
@@ -31,9 +31,6 @@ from lmdbloader.kernels.codec_numbers import (
     DELTA_MOST_NBYTES,
     FIRST_START_NBYTES,
     GROUP_SUM_NBYTES,
-    SEEK_ENTRY_NBYTES,
-    SEEK_FOOTER_NBYTES,
-    SEEK_MAGIC,
     TILE_ENTRY_NBYTES,
     TILES_IN_GROUP,
 )
@@ -303,40 +300,19 @@ def encode_jpeg(image: npt.NDArray[Any], quality: int) -> Payloads:
     return packed or pack_file(file.getvalue(), image.nbytes)
 
 
-def pack_jpeg(data: bytes, orientation: int, raw_nbytes: int) -> Payloads | None:
-    """Return a JPEG file's own bytes followed by a seek table; None if the kernels cannot decode the file.
+def pack_jpeg(data: bytes, orientation: int, raw_nbytes: int, *, fast: bool = True) -> Payloads | None:
+    """Return a JPEG file as a payload; None if the kernels cannot decode the file.
 
     Args:
         data: The whole file.
         orientation: From its EXIF data, 1 to 8.
         raw_nbytes: Of its decoded pixels.
+        fast: Whether it is recoded, see `jpeg_payload.pack`.
     """
-    source = np.frombuffer(data, np.uint8)
-    work = np.empty(entries.jpeg_room(len(data), 0, 0), np.uint8)
-    at = work.ctypes.data
-    expected, step = entries.count_entries(source, at)
-    table = np.empty(expected * SEEK_ENTRY_NBYTES, np.uint8)
-    status, number, height, width, components = entries.scan(source, step, at, table)
-    if status or height * width * components != raw_nbytes:
+    found = jpeg_payload.pack(data, orientation, fast=fast)
+    if found is None or found[1] != raw_nbytes:
         return None
-    footer = struct.pack("<IIHBx4s", len(data), number, step, orientation, SEEK_MAGIC)
-    stored = np.concatenate([source, table[: number * SEEK_ENTRY_NBYTES], np.frombuffer(footer, np.uint8)])
-    return _one_payload(stored, raw_nbytes, CODEC_JPEG, checksum(stored))
-
-
-def unpack_jpeg(payload: bytes | memoryview) -> bytes:
-    """Return the file in a JPEG payload, without its seek table.
-
-    Raises:
-        FormatError: It has no seek table.
-    """
-    data = bytes(payload)
-    if len(data) < SEEK_FOOTER_NBYTES or not data.endswith(SEEK_MAGIC):
-        raise FormatError(f"a JPEG payload of {len(data)} bytes: expected a seek table at its end")
-    nbytes, number = struct.unpack_from("<II", data, len(data) - SEEK_FOOTER_NBYTES)
-    if nbytes + number * SEEK_ENTRY_NBYTES + SEEK_FOOTER_NBYTES != len(data):
-        raise FormatError(f"a JPEG payload of {len(data)} bytes: its seek table says that the file has {nbytes}")
-    return data[:nbytes]
+    return _one_payload(found[0], raw_nbytes, CODEC_JPEG, checksum(found[0]))
 
 
 def pack_file(data: bytes, raw_nbytes: int) -> Payloads:
@@ -429,7 +405,9 @@ TABLE: Mapping[int, CodecEntry] = {
         CodecEntry(CODEC_RAW, "raw", encode=_encode_raw, max_ratio=1, tiled=CODEC_TILES),
         CodecEntry(CODEC_LZ4, "lz4", encode=_encode_lz4, max_ratio=_LZ4_RATIO, tiled=CODEC_TILES),
         CodecEntry(CODEC_TILES, "tiles", ("image", "mask"), has_windows=True, max_ratio=_LZ4_RATIO),
-        CodecEntry(CODEC_JPEG, "jpeg", ("image",), has_windows=True, source_file=unpack_jpeg, max_ratio=_JPEG_RATIO),
+        CodecEntry(
+            CODEC_JPEG, "jpeg", ("image",), has_windows=True, source_file=jpeg_payload.unpack, max_ratio=_JPEG_RATIO
+        ),
         CodecEntry(CODEC_FILE, "file", ("image",), decode=_decode_file, source_file=bytes),
         CodecEntry(
             CODEC_DELTA, "delta", ("image",), encode=_encode_delta, max_ratio=_DELTA_RATIO, tiled=CODEC_DELTA_TILES

@@ -4,27 +4,79 @@ from __future__ import annotations
 
 import numpy as np
 
-from lmdbloader.kernels.codec_numbers import SEEK_ENTRY_NBYTES, SEEK_FOOTER_NBYTES
+from lmdbloader.kernels.codec_numbers import FAST_MAGIC, SEEK_ENTRY_NBYTES, SEEK_FOOTER_NBYTES
 from lmdbloader.kernels.jpeg import head as facts
 from lmdbloader.kernels.jpeg import workspace as space
 from lmdbloader.kernels.jpeg.bits import MOST_BLOCKS, decode_coefficients, unstuff
 from lmdbloader.kernels.jpeg.color import stored_window, turn, write_pixels
 from lmdbloader.kernels.jpeg.idct import clear_block, fill_block, transform_block
+from lmdbloader.kernels.jpeg.recode import decode_tile, open_tiles, sum_sizes
 from lmdbloader.kernels.jpeg.seek import (
     entry_at,
     offset_at,
     orientation_of,
     past_marker,
 )
+from lmdbloader.kernels.jpeg.tokens import (
+    COUNTS,
+    DIFFERENCES,
+    LARGE,
+    REST,
+    STREAMS,
+    TOKENS,
+    expand_block,
+    get_difference,
+    pass_block,
+)
 from lmdbloader.kernels.jpeg.workspace import lines_at, num_planned, places, prepare
 from lmdbloader.kernels.runtime.compile import kernel
-from lmdbloader.kernels.runtime.memory import i64_at, load_bits, load_i32, load_u16, load_u32, store_u16, u8_at, u64_at
+from lmdbloader.kernels.runtime.memory import (
+    i64_at,
+    load_bits,
+    load_u8,
+    load_u16,
+    load_u32,
+    store_u16,
+    u8_at,
+    u64_at,
+)
+
+_FAST = int.from_bytes(FAST_MAGIC, "little")
 
 
 @kernel
 def load_first(room, bit):
     """Return a bit reader at a bit of the byte at an address."""
     return load_bits(room) << np.uint64(bit), np.uint64(56 - bit), room + np.uint64(7)
+
+
+@kernel
+def _transform_blocks(head, plan, planned, targets, sizes, steps):
+    """Write the pixels of one MCU, whose blocks are decoded, at `targets`, and clear its blocks."""
+    for b in range(0, planned, space.PLANNED):
+        block, c = np.uint64(plan[b + space.BLOCK]), plan[b + space.OF]
+        size, step = (sizes[1], steps[1]) if c else (sizes[0], steps[0])
+        target = (
+            targets[c] + np.uint64(plan[b + space.DOWN_AT] * size) * step + np.uint64(plan[b + space.ACROSS_AT] * size)
+        )
+        first = np.int32(plan[b + space.LEVEL]) * np.int32(load_u32(np.uint64(plan[b + space.PLACES])) >> np.uint32(8))
+        if plan[b + space.STATE] == 0 or size == 1:
+            fill_block(first, target, step, size)
+        else:
+            store_u16(block, np.uint16(first))
+            transform_block(block, target, step, size)
+        if plan[b + space.STATE]:
+            clear_block(block)
+    targets[0] += np.uint64(head[facts.ACROSS_MOST] * sizes[0])
+    targets[1] += np.uint64(sizes[1])
+    targets[2] += np.uint64(sizes[1])
+
+
+@kernel
+def _clear_blocks(plan, planned):
+    for b in range(0, planned, space.PLANNED):
+        if plan[b + space.STATE]:
+            clear_block(np.uint64(plan[b + space.BLOCK]))
 
 
 @kernel
@@ -45,7 +97,6 @@ def _decode_row(data, work, entry, mcu, keep, end, limit, sizes, planes, steps):
         Whether all went well.
     """
     head = i64_at(work, facts.HEAD_WORDS)
-    order = work + np.uint64(space.ORDER_AT)
     room = work + np.uint64(space.FIXED_NBYTES)
     plan, planned = i64_at(work + np.uint64(space.PLAN_AT), MOST_BLOCKS * space.PLANNED), num_planned(head)
     targets = u64_at(work + np.uint64(space.TARGETS_AT), 3)
@@ -76,38 +127,85 @@ def _decode_row(data, work, entry, mcu, keep, end, limit, sizes, planes, steps):
         for b in range(0, planned, space.PLANNED):
             buffer, count, reading, difference, state = decode_coefficients(
                 buffer, count, reading, np.uint64(plan[b + space.BY_FIRST]), np.uint64(plan[b + space.BY]),
-                np.uint64(plan[b + space.SCALED_BY]), order, np.uint64(plan[b + space.BLOCK]),
+                np.uint64(plan[b + space.PLACES]), np.uint64(plan[b + space.BLOCK]),
             )  # fmt: skip
             if state < 0:
                 return False
             levels[plan[b + space.OF]] += difference
             plan[b + space.STATE], plan[b + space.LEVEL] = state, levels[plan[b + space.OF]]
-        for b in range(0, planned, space.PLANNED):
-            block = np.uint64(plan[b + space.BLOCK])
-            if mcu >= keep:
-                c = plan[b + space.OF]
-                size = sizes[1] if c else sizes[0]
-                step = steps[1] if c else steps[0]
-                target = (
-                    targets[c]
-                    + np.uint64(plan[b + space.DOWN_AT] * size) * step
-                    + np.uint64(plan[b + space.ACROSS_AT] * size)
-                )
-                first = np.int32(plan[b + space.LEVEL]) * load_i32(np.uint64(plan[b + space.SCALED_BY]))
-                if plan[b + space.STATE] == 0 or size == 1:
-                    fill_block(first, target, step, size)
-                else:
-                    store_u16(block, np.uint16(first))
-                    transform_block(block, target, step, size)
-            if plan[b + space.STATE]:
-                clear_block(block)
         if mcu >= keep:
-            targets[0] += np.uint64(head[facts.ACROSS_MOST] * sizes[0])
-            targets[1] += np.uint64(sizes[1])
-            targets[2] += np.uint64(sizes[1])
+            _transform_blocks(head, plan, planned, targets, sizes, steps)
+        else:
+            _clear_blocks(plan, planned)
         if reading > ends:
             return False
         mcu += 1
+    return True
+
+
+@kernel
+def _decode_tile_row(sizes_at, at, stop, row, step, work, first, end, sizes, planes, steps):
+    """Decode MCUs of one row of tiles into the planes.
+
+    Args:
+        sizes_at: Address of the sizes of the row's tiles.
+        at, stop: Addresses of the first of them, and of the end of all tiles.
+        row: MCUs in a row of the image.
+        step: MCUs from tile to tile.
+        work: Address of the scratch, which `open_tiles` has filled.
+        first, end: The first MCU whose pixels are needed, and the one after the last.
+        sizes, planes, steps: As for `_decode_row`.
+
+    Returns:
+        Whether all went well.
+    """
+    head = i64_at(work, facts.HEAD_WORDS)
+    plan, planned = i64_at(work + np.uint64(space.PLAN_AT), MOST_BLOCKS * space.PLANNED), num_planned(head)
+    streams = i64_at(work + np.uint64(space.STREAMS_AT), STREAMS)
+    levels, targets = i64_at(work + np.uint64(space.LEVELS_AT), 3), u64_at(work + np.uint64(space.TARGETS_AT), 3)
+    for c in range(3):
+        targets[c] = planes[c]
+    at += np.uint64(sum_sizes(sizes_at, np.int64(0), first // step))
+    for tile in range(first // step, (end + step - 1) // step):
+        nbytes = np.int64(load_u16(sizes_at + np.uint64(2 * tile)))
+        mcus = min(step, row - tile * step)
+        if at + np.uint64(nbytes) > stop or not decode_tile(at, nbytes, mcus, work):
+            return False
+        at += np.uint64(nbytes)
+        for c in range(3):
+            levels[c] = 0
+        # The streams of luminance and of colour: counts, differences, tokens.
+        counts, others = np.uint64(streams[COUNTS]), np.uint64(streams[COUNTS + 1])
+        differences, other_differences = np.uint64(streams[DIFFERENCES]), np.uint64(streams[DIFFERENCES + 1])
+        tokens, other_tokens = np.uint64(streams[TOKENS]), np.uint64(streams[TOKENS + 1])
+        large, rest = np.uint64(streams[LARGE]), np.uint64(streams[REST])
+        for mcu in range(tile * step, min(tile * step + mcus, end)):
+            for b in range(0, planned, space.PLANNED):
+                c = plan[b + space.OF]
+                if c:
+                    difference, rest = get_difference(other_differences, rest)
+                    count, begin = np.uint64(load_u8(others)), other_tokens
+                    others += np.uint64(1)
+                    other_differences += np.uint64(1)
+                    other_tokens += count
+                else:
+                    difference, rest = get_difference(differences, rest)
+                    count, begin = np.uint64(load_u8(counts)), tokens
+                    counts += np.uint64(1)
+                    differences += np.uint64(1)
+                    tokens += count
+                levels[c] += difference
+                plan[b + space.LEVEL] = levels[c]
+                if mcu >= first and (sizes[1] if c else sizes[0]) > 1:
+                    plan[b + space.STATE] = count
+                    large, rest = expand_block(
+                        count, begin, large, rest, np.uint64(plan[b + space.PLACES]), np.uint64(plan[b + space.BLOCK])
+                    )
+                else:
+                    plan[b + space.STATE] = 0
+                    large, rest = pass_block(count, begin, large, rest)
+            if mcu >= first:
+                _transform_blocks(head, plan, planned, targets, sizes, steps)
     return True
 
 
@@ -154,17 +252,21 @@ def decode_planes(payload, nbytes, rows, columns, shrink, work, image):
     tail = payload + np.uint64(footer)
     file_nbytes, num_entries = np.int64(load_u32(tail)), np.int64(load_u32(tail + np.uint64(4)))
     step = np.int64(load_u16(tail + np.uint64(8)))
-    if step < 1 or file_nbytes + num_entries * SEEK_ENTRY_NBYTES != footer:
-        return bad
     data = u8_at(payload, file_nbytes)
-    if prepare(data, work) != facts.FINE:
+    is_recoded = load_u32(tail + np.uint64(12)) == np.uint32(_FAST)
+    tiles_across, sizes_at, tiles, stop = np.int64(0), work, work, work
+    if is_recoded:
+        fine, _, step, tiles_across, sizes_at, tiles, stop, _ = open_tiles(payload, nbytes, work)
+        if not fine:
+            return bad
+    elif step < 1 or file_nbytes + num_entries * SEEK_ENTRY_NBYTES != footer or prepare(data, work) != facts.FINE:
         return bad
     head = i64_at(work, facts.HEAD_WORDS)
     if head[facts.HEIGHT] != image[0] or head[facts.WIDTH] != image[1] or head[facts.COMPONENTS] != image[2]:
         return bad
     down, across = places(head)
     entries_across = (across + step - 1) // step
-    if entries_across * down != num_entries:
+    if not is_recoded and entries_across * down != num_entries:
         return bad
     mcu_height, mcu_width = 8 * head[facts.DOWN_MOST], 8 * head[facts.ACROSS_MOST]
     first_row, end_row = rows[0] // mcu_height, (rows[1] + mcu_height - 1) // mcu_height
@@ -176,7 +278,21 @@ def decode_planes(payload, nbytes, rows, columns, shrink, work, image):
     plane = lines_at(work, nbytes) + np.uint64(16 * (image[1] + 128))
     color = plane + np.uint64(height * row)
     color_plane = color_height * color_row
+    if is_recoded:
+        tiles += np.uint64(sum_sizes(sizes_at, np.int64(0), first_row * tiles_across))
     for r in range(first_row, end_row):
+        at = plane + np.uint64((r - first_row) * head[facts.DOWN_MOST] * size * row)
+        color_at = color + np.uint64((r - first_row) * color_size * color_row)
+        addresses = at, color_at, color_at + np.uint64(color_plane)
+        rows_nbytes = np.uint64(row), np.uint64(color_row)
+        if is_recoded:
+            at_row = sizes_at + np.uint64(2 * r * tiles_across)
+            if not _decode_tile_row(
+                at_row, tiles, stop, across, step, work, first, end, (size, color_size), addresses, rows_nbytes
+            ):
+                return bad
+            tiles += np.uint64(sum_sizes(at_row, np.int64(0), tiles_across))
+            continue
         number = r * entries_across + first // step
         behind = r * entries_across + (end + step - 1) // step  # of the next row if there is none in this one
         limit = file_nbytes
@@ -185,12 +301,9 @@ def decode_planes(payload, nbytes, rows, columns, shrink, work, image):
         entry = entry_at(whole, file_nbytes, number)
         if entry[0] < head[facts.SCAN] or entry[0] >= limit:
             return bad
-        at = plane + np.uint64((r - first_row) * head[facts.DOWN_MOST] * size * row)
-        color_at = color + np.uint64((r - first_row) * color_size * color_row)
         fine = _decode_row(
             data, work, entry, r * across + first // step * step, r * across + first, r * across + end, limit,
-            (size, color_size), (at, color_at, color_at + np.uint64(color_plane)),
-            (np.uint64(row), np.uint64(color_row)),
+            (size, color_size), addresses, rows_nbytes,
         )  # fmt: skip
         if not fine:
             return bad

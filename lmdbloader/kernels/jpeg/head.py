@@ -17,7 +17,9 @@ from lmdbloader.kernels.runtime.memory import part
 WIDTH, HEIGHT, COMPONENTS, ACROSS_MOST, DOWN_MOST, RESTART, SCAN, PER_COMPONENT = range(8)
 ACROSS, DOWN, QUANTISATION, FIRST_TABLE, TABLE = range(5)
 NAMES = PER_COMPONENT + 3 * 5
-HEAD_WORDS = NAMES + 3
+# The byte behind the coded ones, of a file that was scanned.
+END = NAMES + 3
+HEAD_WORDS = END + 1
 QUANTISATION_WORDS = 4 * 64
 TABLES_WORDS = NUM_TABLES * TABLE_WORDS
 
