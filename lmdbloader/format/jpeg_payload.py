@@ -8,20 +8,21 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.errors import FormatError
-from lmdbloader.images.jpeg import Scan, scan
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.codec_numbers import (
     FAST_MAGIC,
-    RECODING_SLACK,
     SEEK_ENTRY_NBYTES,
     SEEK_FOOTER_NBYTES,
     SEEK_MAGIC,
-    TILE_ENTRIES,
+    SEEK_SPACING,
+    TILE_PIXELS,
 )
 
 U8 = npt.NDArray[np.uint8]
 
 _FOOTER = struct.Struct("<IIHBx4s")
+# Room for more than a file has before its recoding is given up.
+_SLACK = 1 << 16
 
 
 def pack(data: bytes, orientation: int, *, fast: bool) -> tuple[U8, int] | None:
@@ -30,24 +31,40 @@ def pack(data: bytes, orientation: int, *, fast: bool) -> tuple[U8, int] | None:
     Args:
         data: The whole file.
         orientation: From its EXIF data, 1 to 8.
-        fast: Whether it is recoded, if that makes it no longer than the file, and gives back the very file.
+        fast: Whether it is recoded, if that makes it no longer than with a seek table, and gives back the very file.
     """
-    found = scan(data)
-    if found.status:
+    source = np.frombuffer(data, np.uint8)
+    work = np.empty(entries.jpeg_room(len(data), 0, 0), np.uint8)
+    at = work.ctypes.data
+    expected, step = entries.count_entries(source, at)
+    if not expected:
         return None
-    if fast and (recoded := _recode(data, orientation, found)) is not None:
-        return recoded, found.nbytes
-    footer = _FOOTER.pack(len(data), found.table.size // SEEK_ENTRY_NBYTES, found.step, orientation, SEEK_MAGIC)
-    return np.concatenate([found.source, found.table, np.frombuffer(footer, np.uint8)]), found.nbytes
+    table = np.empty(expected * SEEK_ENTRY_NBYTES, np.uint8)
+    blocks = np.zeros((entries.count_blocks(at) + 1 if fast else 0, 64), np.int16)
+    status, number, height, width, components = entries.scan_blocks(
+        source, step, at, table, blocks.ctypes.data if fast else 0
+    )
+    if status:
+        return None
+    nbytes = height * width * components
+    table = table[: number * SEEK_ENTRY_NBYTES]
+    if fast and (recoded := _recode(data, orientation, blocks, step, work, len(data) + table.size)) is not None:
+        return recoded, nbytes
+    footer = _FOOTER.pack(len(data), number, step, orientation, SEEK_MAGIC)
+    return np.concatenate([source, table, np.frombuffer(footer, np.uint8)]), nbytes
 
 
-def _recode(data: bytes, orientation: int, found: Scan) -> U8 | None:
-    """Return the recoded payload of a file; None if it is longer than the file, or does not give it back."""
-    out = np.empty(len(data) + RECODING_SLACK, np.uint8)
-    nbytes, behind = entries.encode_tokens(found.source, found.step, found.work.ctypes.data, found.tokens, out)
-    if not 0 <= nbytes <= len(data) + found.table.size:
+def _recode(data: bytes, orientation: int, blocks: npt.NDArray[np.int16], step: int, work: U8, most: int) -> U8 | None:
+    """Return the recoded payload of a file; None if it is longer than `most`, or does not give it back."""
+    out = np.empty(most + _SLACK, np.uint8)
+    tokens = np.empty(8 * len(data) + _SLACK, np.uint16)
+    tile = max(step * TILE_PIXELS // SEEK_SPACING, 1)
+    nbytes, behind = entries.encode_tokens(
+        np.frombuffer(data, np.uint8), blocks.ctypes.data, tile, work.ctypes.data, tokens, out
+    )
+    if not 0 <= nbytes <= most:
         return None
-    footer = _FOOTER.pack(len(data), behind, TILE_ENTRIES * found.step, orientation, FAST_MAGIC)
+    footer = _FOOTER.pack(len(data), behind, tile, orientation, FAST_MAGIC)
     stored = np.concatenate([out[:nbytes], np.frombuffer(footer, np.uint8)])
     try:
         return stored if unpack(stored.data) == data else None

@@ -7,14 +7,13 @@ import struct
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import simplejpeg
 from PIL import Image, JpegImagePlugin
 
 from lmdbloader.errors import ImageError
 from lmdbloader.images.header import ImageHeader, Pixels, find_orientation, tiff_integer, tiff_tags
 from lmdbloader.kernels import entries
-from lmdbloader.kernels.codec_numbers import JPEG_STREAMS, SEEK_ENTRY_NBYTES
+from lmdbloader.kernels.codec_numbers import SEEK_ENTRY_NBYTES
 
 SIGNATURE = b"\xff\xd8\xff"
 
@@ -147,7 +146,7 @@ def _decode(data: memoryview, frame: _Frame, name: str, at_least: tuple[int, int
         # Strictly: libjpeg warns of damage, but also of oddities of cameras that lose nothing.
         pixels: Pixels = simplejpeg.decode_jpeg(data, colorspace=colorspace, strict=True, **smaller)
     except Exception as error:  # libjpeg's complaints about hostile bytes arrive as several types
-        if frame.num_components == 4 or scan(data).status not in _SOUND:
+        if frame.num_components == 4 or not _is_sound(data):
             raise ImageError(name, _describe(error)) from error
         return _decode_odd(data, name)
     if frame.num_components == 4:
@@ -163,38 +162,12 @@ def _describe(error: Exception) -> str:
     return f"the JPEG data is damaged: {error}"
 
 
-@dataclass(frozen=True, slots=True)
-class Scan:
-    """All codes of a JPEG file read.
-
-    Attributes:
-        source: The file, uint8.
-        status: FINE, or why the kernels do not decode it, see `kernels/jpeg/head.py`.
-        nbytes: Of its pixels.
-        table: Entries of its seek table, uint8.
-        step: MCUs from entry to entry.
-        tokens, work: For `encode_tokens`.
-    """
-
-    source: npt.NDArray[np.uint8]
-    status: int
-    nbytes: int
-    table: npt.NDArray[np.uint8]
-    step: int
-    tokens: npt.NDArray[np.uint8]
-    work: npt.NDArray[np.uint8]
-
-
-def scan(data: bytes | memoryview) -> Scan:
-    """Read all codes of a JPEG file."""
+def _is_sound(data: memoryview) -> bool:
+    """Return whether all codes of a sequential JPEG of one scan make sense, and its restart markers are in order."""
     source, work = np.frombuffer(data, np.uint8), np.empty(entries.jpeg_room(len(data), 0, 0), np.uint8)
-    at = work.ctypes.data
-    expected, step, blocks = entries.count_entries(source, at)
-    table = np.empty(expected * SEEK_ENTRY_NBYTES, np.uint8)
-    tokens = np.empty((JPEG_STREAMS, entries.token_room(len(data), blocks)), np.uint8)
-    status, number, height, width, components = entries.scan(source, step, at, table, tokens)
-    table = table[: number * SEEK_ENTRY_NBYTES]
-    return Scan(source, status, height * width * components, table, step, tokens, work)
+    expected, step = entries.count_entries(source, work.ctypes.data)
+    status, *_ = entries.scan(source, step, work.ctypes.data, np.empty(expected * SEEK_ENTRY_NBYTES, np.uint8))
+    return status in _SOUND
 
 
 def _decode_odd(data: memoryview, name: str) -> Pixels:

@@ -10,11 +10,11 @@ import numpy as np
 from numba import njit
 
 from lmdbloader.kernels.runtime.compile import kernel
-from lmdbloader.kernels.runtime.memory import load_bits, load_i32, load_u32, load_u64, store_u16, store_u64, u8_at
+from lmdbloader.kernels.runtime.memory import load_bits, load_i32, load_u64, store_u16, store_u64, u8_at
 
 # Codes of up to so many bits are looked up at once; the few longer ones are searched for.
-LOOKED_AT = 10
-_LOOKUP = 1 << LOOKED_AT
+_LOOKED_AT = 10
+_LOOKUP = 1 << _LOOKED_AT
 # A table: the lookup, for each length of code the largest one and where its symbols begin, the symbols.
 _LARGEST, _FIRST, _SYMBOLS = _LOOKUP, _LOOKUP + 18, _LOOKUP + 36
 TABLE_WORDS = _SYMBOLS + 256
@@ -22,12 +22,12 @@ TABLE_WORDS = _SYMBOLS + 256
 NUM_TABLES = 8
 # An entry of the lookup: bits of the code and the value together, zeros that go before the value (all of a block at its
 # end), bits of the code, bits of the value. No entry is zero but that of a longer code, or of none.
-ZEROS_AT, CODE_AT, _VALUE_AT = 8, 16, 24
+_ZEROS_AT, _CODE_AT, _VALUE_AT = 8, 16, 24
 _MOST_BITS = 11
 _BEYOND = 64
-END_OF_BLOCK = 127
+_END_OF_BLOCK = 127
 # Coefficients that `decode_coefficients` may name: those of a block, and as far behind it as a code may lead.
-ORDERED = 64 + END_OF_BLOCK
+ORDERED = 64 + _END_OF_BLOCK
 # The most blocks of an MCU that the standard allows.
 MOST_BLOCKS = 10
 # Room behind unstuffed bytes that reading may touch before it is noticed that they have ended: 64 coefficients of at
@@ -42,7 +42,7 @@ ZIGZAG = np.array([
 
 
 @kernel
-def has_ones(word):
+def _has_ones(word):
     """Return whether one of eight bytes is 0xFF: then its complement has a zero."""
     return (~word - np.uint64(0x0101010101010101)) & word & np.uint64(0x8080808080808080) != np.uint64(0)
 
@@ -62,7 +62,7 @@ def unstuff(source, nbytes, target):
     while at < end:
         while at + np.uint64(8) <= end:
             word = load_u64(at)
-            if has_ones(word):
+            if _has_ones(word):
                 break
             store_u64(out, word)
             at += np.uint64(8)
@@ -88,7 +88,7 @@ def unstuff(source, nbytes, target):
 def stuffed_position(data, at, count):
     """Return the position in `data` of unstuffed byte number `count`, counted from data[at] on."""
     while count > 0:
-        if count >= 8 and at + 8 <= data.shape[0] and not has_ones(load_u64(data.ctypes.data + np.uint64(at))):
+        if count >= 8 and at + 8 <= data.shape[0] and not _has_ones(load_u64(data.ctypes.data + np.uint64(at))):
             at += 8
             count -= 8
         else:
@@ -103,11 +103,11 @@ def _entry(symbol, length, for_first):
     bits = symbol & 15
     zeros = np.int64(0) if for_first else symbol >> 4
     if not for_first and symbol == 0:
-        zeros = np.int64(END_OF_BLOCK)
+        zeros = np.int64(_END_OF_BLOCK)
     # Zeros without a value behind them are sixteen, or the rest of a block.
-    if bits > _MOST_BITS or not (for_first or bits > 0 or zeros == 15 or zeros == END_OF_BLOCK):
+    if bits > _MOST_BITS or not (for_first or bits > 0 or zeros == 15 or zeros == _END_OF_BLOCK):
         return np.int64(0)
-    return (bits << _VALUE_AT) | (length << CODE_AT) | (zeros << ZEROS_AT) | (length + bits)
+    return (bits << _VALUE_AT) | (length << _CODE_AT) | (zeros << _ZEROS_AT) | (length + bits)
 
 
 @kernel
@@ -136,10 +136,10 @@ def build_table(data, at, end, for_first, table):
             table[_SYMBOLS + number] = symbol
             if for_first and symbol > 15:
                 return np.int64(-1)
-            if length <= LOOKED_AT:
+            if length <= _LOOKED_AT:
                 entry = _entry(symbol, length, for_first)
-                first = code << (LOOKED_AT - length)
-                for k in range(np.int64(1) << (LOOKED_AT - length)):
+                first = code << (_LOOKED_AT - length)
+                for k in range(np.int64(1) << (_LOOKED_AT - length)):
                     table[first + k] = entry
             code += 1
             number += 1
@@ -162,9 +162,9 @@ def codes_of_table(table, codes):
 
 
 @kernel
-def long_code(table, buffer, for_first):
+def _long_code(table, buffer, for_first):
     """Return the lookup entry of a code too long for the lookup table; 0 if there is none."""
-    for length in range(LOOKED_AT + 1, 17):
+    for length in range(_LOOKED_AT + 1, 17):
         code = np.int64(buffer >> np.uint64(64 - length))
         if code <= np.int64(load_i32(table + np.uint64(4 * (_LARGEST + length)))):
             number = code + np.int64(load_i32(table + np.uint64(4 * (_FIRST + length))))
@@ -176,62 +176,56 @@ def long_code(table, buffer, for_first):
 
 
 @kernel
-def value_of(buffer, entry):
+def _value(buffer, entry):
     """Return the value behind a code, without a branch; a first bit of zero means a negative value."""
     bits = np.uint64(entry) >> np.uint64(_VALUE_AT)
-    behind = buffer << (np.uint64(entry) >> np.uint64(CODE_AT) & np.uint64(31))
+    behind = buffer << (np.uint64(entry) >> np.uint64(_CODE_AT) & np.uint64(31))
     value = np.int64(behind >> np.uint64(1) >> (np.uint64(63) - bits))
     is_negative = np.int64(~behind >> np.uint64(63))
     return np.int32(value + is_negative - (is_negative << np.int64(bits)))
 
 
 @njit(inline="always")
-def put_coefficient(block, places, k, value):
-    """Write a coefficient of zigzag order; those outside of the block go to a place that is never read."""
-    place = load_u32(places + (k << np.uint64(2)))
-    store_u16(block + np.uint64(place & np.uint32(255)), np.uint16(value * np.int32(place >> np.uint32(8))))
-
-
-@njit(inline="always")
-def _decode_one(buffer, count, k, table, places, block):
+def _decode_one(buffer, count, k, table, order, block):
     """Decode the next coefficient of a block; return the bit reader and the number of the coefficient after it."""
-    entry = load_i32(table + ((buffer >> np.uint64(64 - LOOKED_AT)) << np.uint64(2)))
+    entry = load_i32(table + ((buffer >> np.uint64(64 - _LOOKED_AT)) << np.uint64(2)))
     if entry == 0:
-        entry = long_code(table, buffer, False)
+        entry = _long_code(table, buffer, False)
         if entry == 0:  # not a code: treated as one that leads beyond the block
-            entry = np.int32(_BEYOND << ZEROS_AT)
-    value = value_of(buffer, entry)
+            entry = np.int32(_BEYOND << _ZEROS_AT)
+    value = _value(buffer, entry)
     used = np.uint64(entry) & np.uint64(63)
-    k += np.uint64(entry) >> np.uint64(ZEROS_AT) & np.uint64(127)
-    put_coefficient(block, places, k, value)
+    k += np.uint64(entry) >> np.uint64(_ZEROS_AT) & np.uint64(127)
+    # Coefficients outside of the block, and its end code, go to a place that is never read.
+    store_u16(block + np.uint64(load_i32(order + (k << np.uint64(2)))), np.uint16(value))
     return buffer << used, count - used, k + np.uint64(1)
 
 
 @njit(inline="always")
-def decode_coefficients(buffer, count, at, first_table, table, places, block):
+def decode_coefficients(buffer, count, at, first_table, table, order, block):
     """Decode one block.
 
     Args:
         buffer, count, at: The bit reader: next bits (leftmost first), number of valid ones, address of the next byte.
         first_table, table: Addresses of its two Huffman tables.
-        places: Address of (ORDERED,) uint32, for each coefficient of zigzag order its offset in the block in bytes, 128
-            after the 64th, and above 8 bits its quantisation.
+        order: Address of (ORDERED,) int32, the offset in the block of each coefficient of zigzag order, in bytes; 128
+            after the 64th.
         block: Address of (8, 8) int16 coefficients, all zero, and one more for those outside.
 
     Returns:
         (buffer, count, at, difference of the first coefficient, 1 if others may not be zero, 0 if they are, -1 for
         codes that make no sense).
     """
-    looked = np.uint64(64 - LOOKED_AT)
+    looked = np.uint64(64 - _LOOKED_AT)
     buffer |= load_bits(at) >> count
     at += (np.uint64(63) - count) >> np.uint64(3)
     count |= np.uint64(56)
     entry = load_i32(first_table + ((buffer >> looked) << np.uint64(2)))
     if entry == 0:
-        entry = long_code(first_table, buffer, True)
+        entry = _long_code(first_table, buffer, True)
         if entry == 0:
             return buffer, count, at, np.int32(0), np.int64(-1)
-    difference = value_of(buffer, entry)
+    difference = _value(buffer, entry)
     used = np.uint64(entry) & np.uint64(63)
     buffer <<= used
     count -= used
@@ -241,10 +235,10 @@ def decode_coefficients(buffer, count, at, first_table, table, places, block):
         at += (np.uint64(63) - count) >> np.uint64(3)
         count |= np.uint64(56)
         # Two codes and their values have at most 54 bits.
-        buffer, count, k = _decode_one(buffer, count, k, table, places, block)
+        buffer, count, k = _decode_one(buffer, count, k, table, order, block)
         if k < np.uint64(64):
-            buffer, count, k = _decode_one(buffer, count, k, table, places, block)
+            buffer, count, k = _decode_one(buffer, count, k, table, order, block)
     # Complete; ended by a code, at once or later; or beyond the block.
-    if k == np.uint64(END_OF_BLOCK + 2):
+    if k == np.uint64(_END_OF_BLOCK + 2):
         return buffer, count, at, difference, np.int64(0)
-    return buffer, count, at, difference, np.int64(1 if k == np.uint64(64) or k > np.uint64(END_OF_BLOCK) else -1)
+    return buffer, count, at, difference, np.int64(1 if k == np.uint64(64) or k > np.uint64(_END_OF_BLOCK) else -1)

@@ -3,43 +3,24 @@
 from __future__ import annotations
 
 import numpy as np
+from numba import njit
 
 from lmdbloader.kernels.codec_numbers import FAST_MAGIC, SEEK_ENTRY_NBYTES, SEEK_FOOTER_NBYTES
 from lmdbloader.kernels.jpeg import head as facts
 from lmdbloader.kernels.jpeg import workspace as space
 from lmdbloader.kernels.jpeg.bits import MOST_BLOCKS, decode_coefficients, unstuff
 from lmdbloader.kernels.jpeg.color import stored_window, turn, write_pixels
-from lmdbloader.kernels.jpeg.idct import clear_block, fill_block, transform_block
-from lmdbloader.kernels.jpeg.recode import decode_tile, open_tiles, sum_sizes
+from lmdbloader.kernels.jpeg.idct import clear_block, fill_block, has_others, transform_block
+from lmdbloader.kernels.jpeg.recode import STEP, TILES, blocks_of, decode_tiles, open_tiles, tiles_at_once
 from lmdbloader.kernels.jpeg.seek import (
     entry_at,
     offset_at,
     orientation_of,
     past_marker,
 )
-from lmdbloader.kernels.jpeg.tokens import (
-    COUNTS,
-    DIFFERENCES,
-    LARGE,
-    REST,
-    STREAMS,
-    TOKENS,
-    expand_block,
-    get_difference,
-    pass_block,
-)
 from lmdbloader.kernels.jpeg.workspace import lines_at, num_planned, places, prepare
 from lmdbloader.kernels.runtime.compile import kernel
-from lmdbloader.kernels.runtime.memory import (
-    i64_at,
-    load_bits,
-    load_u8,
-    load_u16,
-    load_u32,
-    store_u16,
-    u8_at,
-    u64_at,
-)
+from lmdbloader.kernels.runtime.memory import i64_at, load_bits, load_u16, load_u32, store_u16, u8_at, u64_at
 
 _FAST = int.from_bytes(FAST_MAGIC, "little")
 
@@ -48,35 +29,6 @@ _FAST = int.from_bytes(FAST_MAGIC, "little")
 def load_first(room, bit):
     """Return a bit reader at a bit of the byte at an address."""
     return load_bits(room) << np.uint64(bit), np.uint64(56 - bit), room + np.uint64(7)
-
-
-@kernel
-def _transform_blocks(head, plan, planned, targets, sizes, steps):
-    """Write the pixels of one MCU, whose blocks are decoded, at `targets`, and clear its blocks."""
-    for b in range(0, planned, space.PLANNED):
-        block, c = np.uint64(plan[b + space.BLOCK]), plan[b + space.OF]
-        size, step = (sizes[1], steps[1]) if c else (sizes[0], steps[0])
-        target = (
-            targets[c] + np.uint64(plan[b + space.DOWN_AT] * size) * step + np.uint64(plan[b + space.ACROSS_AT] * size)
-        )
-        first = np.int32(plan[b + space.LEVEL]) * np.int32(load_u32(np.uint64(plan[b + space.PLACES])) >> np.uint32(8))
-        if plan[b + space.STATE] == 0 or size == 1:
-            fill_block(first, target, step, size)
-        else:
-            store_u16(block, np.uint16(first))
-            transform_block(block, target, step, size)
-        if plan[b + space.STATE]:
-            clear_block(block)
-    targets[0] += np.uint64(head[facts.ACROSS_MOST] * sizes[0])
-    targets[1] += np.uint64(sizes[1])
-    targets[2] += np.uint64(sizes[1])
-
-
-@kernel
-def _clear_blocks(plan, planned):
-    for b in range(0, planned, space.PLANNED):
-        if plan[b + space.STATE]:
-            clear_block(np.uint64(plan[b + space.BLOCK]))
 
 
 @kernel
@@ -97,6 +49,7 @@ def _decode_row(data, work, entry, mcu, keep, end, limit, sizes, planes, steps):
         Whether all went well.
     """
     head = i64_at(work, facts.HEAD_WORDS)
+    order = work + np.uint64(space.ORDER_AT)
     room = work + np.uint64(space.FIXED_NBYTES)
     plan, planned = i64_at(work + np.uint64(space.PLAN_AT), MOST_BLOCKS * space.PLANNED), num_planned(head)
     targets = u64_at(work + np.uint64(space.TARGETS_AT), 3)
@@ -127,16 +80,35 @@ def _decode_row(data, work, entry, mcu, keep, end, limit, sizes, planes, steps):
         for b in range(0, planned, space.PLANNED):
             buffer, count, reading, difference, state = decode_coefficients(
                 buffer, count, reading, np.uint64(plan[b + space.BY_FIRST]), np.uint64(plan[b + space.BY]),
-                np.uint64(plan[b + space.PLACES]), np.uint64(plan[b + space.BLOCK]),
+                order, np.uint64(plan[b + space.BLOCK]),
             )  # fmt: skip
             if state < 0:
                 return False
             levels[plan[b + space.OF]] += difference
             plan[b + space.STATE], plan[b + space.LEVEL] = state, levels[plan[b + space.OF]]
+        for b in range(0, planned, space.PLANNED):
+            block = np.uint64(plan[b + space.BLOCK])
+            if mcu >= keep:
+                c = plan[b + space.OF]
+                size = sizes[1] if c else sizes[0]
+                step = steps[1] if c else steps[0]
+                target = (
+                    targets[c]
+                    + np.uint64(plan[b + space.DOWN_AT] * size) * step
+                    + np.uint64(plan[b + space.ACROSS_AT] * size)
+                )
+                scale = np.uint64(plan[b + space.SCALE])
+                if plan[b + space.STATE] == 0 or size == 1:
+                    fill_block(np.int32(plan[b + space.LEVEL]) * np.int32(load_u16(scale)), target, step, size)
+                else:
+                    store_u16(block, np.uint16(plan[b + space.LEVEL]))
+                    transform_block(block, scale, target, step, size)
+            if plan[b + space.STATE]:
+                clear_block(block)
         if mcu >= keep:
-            _transform_blocks(head, plan, planned, targets, sizes, steps)
-        else:
-            _clear_blocks(plan, planned)
+            targets[0] += np.uint64(head[facts.ACROSS_MOST] * sizes[0])
+            targets[1] += np.uint64(sizes[1])
+            targets[2] += np.uint64(sizes[1])
         if reading > ends:
             return False
         mcu += 1
@@ -144,68 +116,88 @@ def _decode_row(data, work, entry, mcu, keep, end, limit, sizes, planes, steps):
 
 
 @kernel
-def _decode_tile_row(sizes_at, at, stop, row, step, work, first, end, sizes, planes, steps):
-    """Decode MCUs of one row of tiles into the planes.
+def _transform_tile(work, number, mcus, keep, sizes, planes, steps):
+    """Write the pixels of a tile.
 
     Args:
-        sizes_at: Address of the sizes of the row's tiles.
-        at, stop: Addresses of the first of them, and of the end of all tiles.
-        row: MCUs in a row of the image.
-        step: MCUs from tile to tile.
+        work: Address of the scratch, where the tile is decoded.
+        number: Of the tile there.
+        mcus, keep: The MCUs of the tile, and the first whose pixels are needed.
+        sizes, steps: As for `_decode_row`.
+        planes: Addresses of the pixels of MCU `keep`, for each component.
+    """
+    head = i64_at(work, facts.HEAD_WORDS)
+    plan, planned = i64_at(work + np.uint64(space.PLAN_AT), MOST_BLOCKS * space.PLANNED), num_planned(head)
+    across, down = head[facts.PER_COMPONENT + facts.ACROSS], head[facts.PER_COMPONENT + facts.DOWN]
+    first, color = blocks_of(work, number)
+    first += np.uint64(128 * across * down * keep)
+    color += np.uint64(256 * keep)
+    scale, size, step = np.uint64(plan[space.SCALE]), sizes[0], steps[0]
+    at = planes[0]
+    for _ in range(mcus - keep):
+        for y in range(down):
+            target = at + np.uint64(y * size) * step
+            for _ in range(across):
+                _transform(first, scale, target, step, size)
+                first += np.uint64(128)
+                target += np.uint64(size)
+        at += np.uint64(across * size)
+    size, step = sizes[1], steps[1]
+    for b in range(across * down * space.PLANNED, planned, space.PLANNED):
+        c = plan[b + space.OF]
+        block, scale = color + np.uint64(128 * (c - 1)), np.uint64(plan[b + space.SCALE])
+        target = planes[1] if c == 1 else planes[2]
+        for _ in range(mcus - keep):
+            _transform(block, scale, target, step, size)
+            block += np.uint64(256)
+            target += np.uint64(size)
+
+
+@njit(inline="always")
+def _transform(block, scale, target, step, size):
+    if size == 1 or not has_others(block):
+        fill_block(np.int32(np.int16(load_u16(block))) * np.int32(load_u16(scale)), target, step, size)
+    else:
+        transform_block(block, scale, target, step, size)
+
+
+@kernel
+def _decode_tile_window(payload, nbytes, work, window, sizes, planes, steps):
+    """Decode a window of a recoded file into the planes; see `_decode_row`.
+
+    Args:
         work: Address of the scratch, which `open_tiles` has filled.
-        first, end: The first MCU whose pixels are needed, and the one after the last.
-        sizes, planes, steps: As for `_decode_row`.
+        window: (first, end, first, end) of rows and columns of MCUs.
 
     Returns:
         Whether all went well.
     """
-    head = i64_at(work, facts.HEAD_WORDS)
-    plan, planned = i64_at(work + np.uint64(space.PLAN_AT), MOST_BLOCKS * space.PLANNED), num_planned(head)
-    streams = i64_at(work + np.uint64(space.STREAMS_AT), STREAMS)
-    levels, targets = i64_at(work + np.uint64(space.LEVELS_AT), 3), u64_at(work + np.uint64(space.TARGETS_AT), 3)
-    for c in range(3):
-        targets[c] = planes[c]
-    at += np.uint64(sum_sizes(sizes_at, np.int64(0), first // step))
-    for tile in range(first // step, (end + step - 1) // step):
-        nbytes = np.int64(load_u16(sizes_at + np.uint64(2 * tile)))
-        mcus = min(step, row - tile * step)
-        if at + np.uint64(nbytes) > stop or not decode_tile(at, nbytes, mcus, work):
+    head, tiles = i64_at(work, facts.HEAD_WORDS), i64_at(work + np.uint64(space.TILES_AT), 16)
+    first_row, end_row, first, end = window
+    tile_mcus = tiles[STEP]
+    column = first // tile_mcus
+    columns = (end + tile_mcus - 1) // tile_mcus - column
+    total, at_once = (end_row - first_row) * columns, tiles_at_once(tiles)
+    known, at, begin = np.int64(0), np.uint64(tiles[TILES]), np.int64(0)
+    while begin < total:
+        count = min(at_once, total - begin)
+        fine, known, at = decode_tiles(work, (first_row, column, columns), begin, count, known, at)
+        if not fine:
             return False
-        at += np.uint64(nbytes)
-        for c in range(3):
-            levels[c] = 0
-        # The streams of luminance and of colour: counts, differences, tokens.
-        counts, others = np.uint64(streams[COUNTS]), np.uint64(streams[COUNTS + 1])
-        differences, other_differences = np.uint64(streams[DIFFERENCES]), np.uint64(streams[DIFFERENCES + 1])
-        tokens, other_tokens = np.uint64(streams[TOKENS]), np.uint64(streams[TOKENS + 1])
-        large, rest = np.uint64(streams[LARGE]), np.uint64(streams[REST])
-        for mcu in range(tile * step, min(tile * step + mcus, end)):
-            for b in range(0, planned, space.PLANNED):
-                c = plan[b + space.OF]
-                if c:
-                    difference, rest = get_difference(other_differences, rest)
-                    count, begin = np.uint64(load_u8(others)), other_tokens
-                    others += np.uint64(1)
-                    other_differences += np.uint64(1)
-                    other_tokens += count
-                else:
-                    difference, rest = get_difference(differences, rest)
-                    count, begin = np.uint64(load_u8(counts)), tokens
-                    counts += np.uint64(1)
-                    differences += np.uint64(1)
-                    tokens += count
-                levels[c] += difference
-                plan[b + space.LEVEL] = levels[c]
-                if mcu >= first and (sizes[1] if c else sizes[0]) > 1:
-                    plan[b + space.STATE] = count
-                    large, rest = expand_block(
-                        count, begin, large, rest, np.uint64(plan[b + space.PLACES]), np.uint64(plan[b + space.BLOCK])
-                    )
-                else:
-                    plan[b + space.STATE] = 0
-                    large, rest = pass_block(count, begin, large, rest)
-            if mcu >= first:
-                _transform_blocks(head, plan, planned, targets, sizes, steps)
+        for number in range(count):
+            row, mcu = (begin + number) // columns, (column + (begin + number) % columns) * tile_mcus
+            keep = max(first - mcu, 0)
+            here = mcu + keep - first
+            target = (
+                planes[0]
+                + np.uint64(row * head[facts.DOWN_MOST] * sizes[0]) * steps[0]
+                + np.uint64(here * head[facts.ACROSS_MOST] * sizes[0])
+            )
+            color = np.uint64(row * sizes[1]) * steps[1] + np.uint64(here * sizes[1])
+            _transform_tile(
+                work, number, min(tile_mcus, end - mcu), keep, sizes, (target, planes[1] + color, planes[2] + color), steps
+            )
+        begin += count
     return True
 
 
@@ -254,10 +246,8 @@ def decode_planes(payload, nbytes, rows, columns, shrink, work, image):
     step = np.int64(load_u16(tail + np.uint64(8)))
     data = u8_at(payload, file_nbytes)
     is_recoded = load_u32(tail + np.uint64(12)) == np.uint32(_FAST)
-    tiles_across, sizes_at, tiles, stop = np.int64(0), work, work, work
     if is_recoded:
-        fine, _, step, tiles_across, sizes_at, tiles, stop, _ = open_tiles(payload, nbytes, work)
-        if not fine:
+        if not open_tiles(payload, nbytes, work):
             return bad
     elif step < 1 or file_nbytes + num_entries * SEEK_ENTRY_NBYTES != footer or prepare(data, work) != facts.FINE:
         return bad
@@ -278,21 +268,12 @@ def decode_planes(payload, nbytes, rows, columns, shrink, work, image):
     plane = lines_at(work, nbytes) + np.uint64(16 * (image[1] + 128))
     color = plane + np.uint64(height * row)
     color_plane = color_height * color_row
-    if is_recoded:
-        tiles += np.uint64(sum_sizes(sizes_at, np.int64(0), first_row * tiles_across))
-    for r in range(first_row, end_row):
-        at = plane + np.uint64((r - first_row) * head[facts.DOWN_MOST] * size * row)
-        color_at = color + np.uint64((r - first_row) * color_size * color_row)
-        addresses = at, color_at, color_at + np.uint64(color_plane)
-        rows_nbytes = np.uint64(row), np.uint64(color_row)
-        if is_recoded:
-            at_row = sizes_at + np.uint64(2 * r * tiles_across)
-            if not _decode_tile_row(
-                at_row, tiles, stop, across, step, work, first, end, (size, color_size), addresses, rows_nbytes
-            ):
-                return bad
-            tiles += np.uint64(sum_sizes(at_row, np.int64(0), tiles_across))
-            continue
+    if is_recoded and not _decode_tile_window(
+        payload, nbytes, work, (first_row, end_row, first, end), (size, color_size),
+        (plane, color, color + np.uint64(color_plane)), (np.uint64(row), np.uint64(color_row)),
+    ):  # fmt: skip
+        return bad
+    for r in range(first_row, first_row if is_recoded else end_row):
         number = r * entries_across + first // step
         behind = r * entries_across + (end + step - 1) // step  # of the next row if there is none in this one
         limit = file_nbytes
@@ -301,9 +282,12 @@ def decode_planes(payload, nbytes, rows, columns, shrink, work, image):
         entry = entry_at(whole, file_nbytes, number)
         if entry[0] < head[facts.SCAN] or entry[0] >= limit:
             return bad
+        at = plane + np.uint64((r - first_row) * head[facts.DOWN_MOST] * size * row)
+        color_at = color + np.uint64((r - first_row) * color_size * color_row)
         fine = _decode_row(
             data, work, entry, r * across + first // step * step, r * across + first, r * across + end, limit,
-            (size, color_size), addresses, rows_nbytes,
+            (size, color_size), (at, color_at, color_at + np.uint64(color_plane)),
+            (np.uint64(row), np.uint64(color_row)),
         )  # fmt: skip
         if not fine:
             return bad

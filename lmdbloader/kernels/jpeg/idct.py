@@ -125,13 +125,16 @@ def _transposed(builder: Any, rows: Sequence[Any]) -> list[Any]:
 
 def _transform(transform: Callable[[Sequence[_Lanes]], tuple[list[_Lanes], int]]) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        block, target, step = arguments
+        block, scale, target, step = arguments
         row = ir.VectorType(_I16, 8)
         rows = []
         for i in range(8):
-            address = builder.add(block, ir.Constant(block.type, 16 * i))
-            loaded = builder.load(builder.inttoptr(address, row.as_pointer()), align=2)
-            rows.append(_Lanes(builder, builder.sext(loaded, ir.VectorType(_I32, 8))))
+            offset = ir.Constant(block.type, 16 * i)
+            loaded, factors = (
+                builder.load(builder.inttoptr(builder.add(address, offset), row.as_pointer()), align=2)
+                for address in (block, scale)
+            )
+            rows.append(_Lanes(builder, builder.sext(builder.mul(loaded, factors), ir.VectorType(_I32, 8))))
         down, gained = transform(rows)
         down = [v.descaled(_FRACTION - _KEPT + gained) for v in down]
         none = ir.Constant(ir.VectorType(_I32, 8), None)
@@ -147,8 +150,8 @@ def _transform(transform: Callable[[Sequence[_Lanes]], tuple[list[_Lanes], int]]
         return context.get_dummy_value()
 
     @intrinsic
-    def idct(typing_context, block, target, step):
-        return types.void(types.uint64, types.uint64, types.uint64), generate
+    def idct(typing_context, block, scale, target, step):
+        return types.void(types.uint64, types.uint64, types.uint64, types.uint64), generate
 
     return idct
 
@@ -170,6 +173,19 @@ def clear_block(typing_context, block):
     return types.void(types.uint64), generate
 
 
+@intrinsic
+def has_others(typing_context, block):
+    """Return whether any of the (8, 8) int16 coefficients at a uint64 address but the first is not zero."""
+
+    def generate(context, builder, signature, arguments):
+        kind = ir.VectorType(_I16, 64)
+        loaded = builder.load(builder.inttoptr(arguments[0], kind.as_pointer()), align=2)
+        loaded = builder.insert_element(loaded, _I16(0), _I32(0))
+        return builder.icmp_unsigned("!=", builder.bitcast(loaded, ir.IntType(1024)), ir.IntType(1024)(0))
+
+    return types.boolean(types.uint64), generate
+
+
 @kernel
 def fill_block(first, target, step, size):
     """Write the pixels of a block of which only the first coefficient is not zero; up to eight bytes of each row."""
@@ -183,17 +199,17 @@ def fill_block(first, target, step, size):
 
 
 @kernel
-def transform_block(block, target, step, size):
+def transform_block(block, scale, target, step, size):
     """Write the pixels of a block.
 
     Args:
-        block: Address of (8, 8) int16 coefficients, multiplied by their quantisation.
+        block, scale: Addresses of (8, 8) int16 coefficients and of their quantisation.
         target: Address of the first pixel; step: bytes from one row to the next, uint64.
         size: 8, 4 or 2 pixels a side.
     """
     if size == 8:
-        _idct_8(block, target, step)
+        _idct_8(block, scale, target, step)
     elif size == 4:
-        _idct_4(block, target, step)
+        _idct_4(block, scale, target, step)
     else:
-        _idct_2(block, target, step)
+        _idct_2(block, scale, target, step)

@@ -1,10 +1,11 @@
-"""JPEG files whose coefficients are stored as Huffman-coded tokens: made, given back, and read tile by tile.
+"""JPEG files whose coefficients are stored as tokens (`tokens`), tile by tile: made, opened, decoded, and given back.
 
-Such a payload has the bytes of the file before its coded ones, and those behind them; the packed lengths of the codes
-of the seven streams; the bytes of each tile (uint16); the tiles; and a footer (all little-endian):
+Such a payload has the bytes of the file before its coded ones, and those behind them; the packed lengths of the codes;
+for each tile the bytes of its streams (uint16); the tiles; and a footer (all little-endian):
 
-    tile:              for lanes 0 to 2 the bytes of each, less a quarter of the tile's (int8); four lanes, each with
-                       its symbols of stream after stream; the rest of the largest values
+    codes:             of luminance two, and of colour one if there is any
+    tile:              a stream of the blocks of luminance, then one of colour, in the order of the file; first
+                       coefficients begin at 0, and behind the last block is the token of another one
     footer (16 bytes): uint32 bytes of the file, uint32 bytes behind the coded ones, uint16 MCUs from tile to tile in a
                        row, uint8 orientation (1 to 8, as in EXIF), a zero byte, the bytes "FAST"
 """
@@ -14,185 +15,145 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from lmdbloader.kernels.codec_numbers import SEEK_FOOTER_NBYTES, TILE_ENTRIES
-from lmdbloader.kernels.huffman import (
-    LENGTHS_ROOM,
-    MOST_BITS,
-    PACKED_NBYTES,
-    TABLE_SIZE,
-    begin_lanes,
-    code_lengths,
-    codes_of,
-    decode_lanes,
-    encode_lane,
-    end_lane,
-    fill_table,
-    pack_lengths,
-    unpack_lengths,
-)
+from lmdbloader.kernels.codec_numbers import SEEK_FOOTER_NBYTES
 from lmdbloader.kernels.jpeg import head as facts
 from lmdbloader.kernels.jpeg import workspace as space
-from lmdbloader.kernels.jpeg.bits import MOST_BLOCKS
+from lmdbloader.kernels.jpeg.bits import MOST_BLOCKS, ZIGZAG
+from lmdbloader.kernels.jpeg.codes import CODE_ROOM, PACKED_NBYTES, fill_table, make_code, pack_lengths, unpack_lengths
 from lmdbloader.kernels.jpeg.tokens import (
-    CODED,
-    COUNTS,
-    DIFFERENCES,
-    LARGE,
-    REST,
-    STREAMS,
-    TOKENS,
-    get_difference,
-    is_large,
-    read_token,
+    BLOCK_TOKENS,
+    CODES,
+    JOB_NBYTES,
+    MOST_BITS,
+    NUM_TOKENS,
+    SLACK_BLOCKS,
+    TABLE_NBYTES,
+    TILE_BLOCKS,
+    decode_jobs,
+    is_behind,
+    put_block,
 )
 from lmdbloader.kernels.jpeg.workspace import codes_of_file, num_planned, places, prepare
 from lmdbloader.kernels.runtime.compile import kernel
-from lmdbloader.kernels.runtime.memory import i64_at, load_u8, load_u16, load_u32, part, store_u8, u8_at, u16_at
+from lmdbloader.kernels.runtime.memory import i64_at, load_u16, load_u32, part, store_u8, store_u16, u8_at, u16_at, u64_at
 from lmdbloader.kernels.runtime.symbols import memcpy
 
-_LANES_NBYTES = 3
-# A tile has at most so many blocks, of at most so many symbols and as many bytes of the rest.
-_MOST_TILE_NBYTES = space.TILE_BLOCKS * (2 + 64 + 64) * MOST_BITS // 8 + space.TILE_BLOCKS * 2 * 64
-# The most bytes of a file for each byte of its payload: a code and its value have at most 27 bits, all of them stuffed.
+_U = np.uint64
+# Facts of a payload's tiles: bytes of the file, and of those behind the coded ones; MCUs from tile to tile, tiles in a
+# row; streams of a tile; blocks of an MCU of luminance and of colour; addresses of the sizes, of the tiles, of the footer.
+FILE_NBYTES, BEHIND, STEP, ACROSS, STREAMS, BLOCKS, SIZES, TILES, FOOTER = 0, 1, 2, 3, 4, 5, 7, 8, 9
+# The most bytes of a file for each byte of its payload.
 _MOST_RATIO = 64
 
 
 @kernel
-def _num_blocks(head):
-    """Return the blocks of an MCU for luminance and for colour."""
-    luminance = head[facts.PER_COMPONENT + facts.ACROSS] * head[facts.PER_COMPONENT + facts.DOWN]
-    return luminance, num_planned(head) // space.PLANNED - luminance
-
-
-@kernel
-def _count(values, which):
-    """Return how many of some bytes are one."""
-    found = 0
-    for k in range(values.shape[0]):
-        found += values[k] == which
-    return found
-
-
-@kernel
-def _count_large(values):
-    """Return how many tokens have a large value."""
-    found = 0
-    for k in range(values.shape[0]):
-        found += is_large(values[k])
-    return found
-
-
-@kernel
-def _sum(values):
-    total = 0
-    for k in range(values.shape[0]):
-        total += values[k]
-    return total
-
-
-@kernel
-def encode_tokens(data, step, work, tokens, out):
-    """Write a file's payload, but for its footer, from its tokens.
+def encode_tokens(data, blocks, step, work, tokens, out):
+    """Write a file's payload, but for its footer, from its coefficients.
 
     Args:
-        data, step, work, tokens: As for `scan`, which has just read the file.
-        out: uint8, room for RECODING_SLACK bytes more than the file.
+        data, blocks, work: As for `scan_blocks`, which has just read the file.
+        step: MCUs from tile to tile.
+        tokens: uint16, room for the tokens of the whole file.
+        out: uint8, room for the payload.
 
     Returns:
-        (the bytes written, or -1 if they do not fit or a tile is too long; bytes of the file behind its coded ones).
+        (the bytes written, or -1 if there is not enough room; bytes of the file behind its coded ones).
     """
     head = i64_at(work, facts.HEAD_WORDS)
-    streams = i64_at(work + np.uint64(space.STREAMS_AT), STREAMS)
-    codes = i64_at(work + np.uint64(space.CODES_AT), 256 * CODED)
-    lengths = u8_at(work + np.uint64(space.LENGTHS_AT), 256 * CODED)
-    room = i64_at(work + np.uint64(space.ROOM_AT), LENGTHS_ROOM)
+    room = i64_at(work + _U(space.CODE_ROOM_AT), CODE_ROOM)
+    lengths = u8_at(work + _U(space.LENGTHS_AT), CODES * NUM_TOKENS)
+    codes = i64_at(work + _U(space.TOKEN_TABLES_AT), CODES * NUM_TOKENS)
     scan, behind = head[facts.SCAN], data.shape[0] - head[facts.END]
+    down, across = places(head)
+    planned = num_planned(head) // space.PLANNED
+    luminance = head[facts.PER_COMPONENT + facts.ACROSS] * head[facts.PER_COMPONENT + facts.DOWN]
+    streams = 2 if planned > luminance else 1
+    num_codes = streams + 1
+    num_tiles = down * ((across + step - 1) // step)
+    if scan + behind + num_codes * PACKED_NBYTES + 2 * streams * num_tiles > out.shape[0]:
+        return np.int64(-1), behind
+    for k in range(codes.shape[0]):
+        codes[k] = 0
     memcpy(np.uint64(out.ctypes.data), np.uint64(data.ctypes.data), np.uint64(scan))
     memcpy(np.uint64(out.ctypes.data + scan), np.uint64(data.ctypes.data + head[facts.END]), np.uint64(behind))
     num = scan + behind
-    if num + CODED * PACKED_NBYTES > out.shape[0]:
-        return np.int64(-1), behind
-    for k in range(CODED):
-        counts, code = part(codes, 256 * k, 256), part(lengths, 256 * k, 256)
-        for s in range(256):
-            counts[s] = 0
-        symbols = part(tokens[k], 0, streams[k] - np.int64(tokens[k].ctypes.data))
-        for i in range(symbols.shape[0]):
-            counts[symbols[i]] += 1
-        code_lengths(counts, code, room)
-        codes_of(code, counts)
-        num += pack_lengths(code, part(out, num, PACKED_NBYTES))
-    step *= TILE_ENTRIES
-    luminance, color = _num_blocks(head)
-    down, across = places(head)
-    at, nbytes = part(room, 0, STREAMS), part(room, STREAMS, STREAMS)
-    for k in range(STREAMS):
-        at[k] = tokens[k].ctypes.data
-    sizes, num = num, num + 2 * down * ((across + step - 1) // step)
-    for _ in range(down):
+    # The tokens of each stream, with their number before them.
+    total = np.int64(0)
+    for row in range(down):
         column = np.int64(0)
         while column < across:
-            if num + _MOST_TILE_NBYTES > out.shape[0]:
-                return np.int64(-1), behind
             mcus = min(step, across - column)
-            column += step
-            _measure(at, mcus * luminance, mcus * color, nbytes)
-            size = _encode_tile(at, nbytes, lengths, codes, out.ctypes.data + np.uint64(num))
-            if size < 0:
+            if total + planned * mcus * BLOCK_TOKENS + 6 > tokens.shape[0]:
                 return np.int64(-1), behind
-            u16_at(out.ctypes.data + np.uint64(sizes), 1)[0] = size
-            sizes += 2
-            num += size
-            for k in range(STREAMS):
-                at[k] += nbytes[k]
+            for stream in range(streams):
+                first, last = (luminance, planned) if stream else (np.int64(0), luminance)
+                begin = total
+                total += 2
+                at = np.uint64(blocks) + np.uint64(128 * (row * across + column) * planned)
+                total = _put_stream(at, mcus, planned, first, last, tokens, total)
+                store_u16(tokens.ctypes.data + _U(2 * begin), np.uint16(total - begin - 2))
+                store_u16(tokens.ctypes.data + _U(2 * begin + 2), np.uint16((total - begin - 2) >> 16))
+                behind_large = np.int64(1)
+                for k in range(begin + 2, total):
+                    code = 2 if stream else 1 - behind_large
+                    codes[code * NUM_TOKENS + tokens[k]] += 1
+                    behind_large = is_behind(tokens[k])
+            column += step
+    for k in range(num_codes):
+        code, length = part(codes, k * NUM_TOKENS, NUM_TOKENS), part(lengths, k * NUM_TOKENS, NUM_TOKENS)
+        make_code(code, length, room)
+        num += pack_lengths(length, part(out, num, PACKED_NBYTES))
+    sizes, num = num, num + 2 * streams * num_tiles
+    at = np.int64(0)
+    for number in range(streams * num_tiles):
+        count = np.int64(tokens[at]) | np.int64(tokens[at + 1]) << 16
+        nbytes = _write_stream(part(tokens, at + 2, count), number % streams, codes, part(out, num, out.shape[0] - num))
+        if nbytes < 0 or nbytes > 0xFFFF:
+            return np.int64(-1), behind
+        store_u16(out.ctypes.data + np.uint64(sizes), np.uint16(nbytes))
+        sizes, num, at = sizes + 2, num + nbytes, at + 2 + count
     return np.int64(num), behind
 
 
 @kernel
-def _encode_tile(at, nbytes, lengths, codes, tile):
-    """Write a tile; return its bytes, or -1 if its lanes differ too much.
+def _put_stream(at, mcus, planned, first, last, tokens, total):
+    """Write the tokens of blocks `first` to `last` of some MCUs, and of another block; return the number in `tokens`."""
+    before = (np.int64(0), np.int64(0))
+    for _ in range(mcus):
+        for b in range(first, last):
+            block = u16_at(at + _U(128 * b), 64)
+            level = np.int64(np.int16(block[0]))
+            total = put_block(block, level - before[0], tokens, total)
+            # Two components of colour take turns.
+            before = (before[1], level) if first else (level, level)
+        at += np.uint64(128 * planned)
+    return put_block(_NONE, np.int64(0), tokens, total)
 
-    Args:
-        at, nbytes: (STREAMS,) int64, address and bytes of its tokens in each stream.
-        lengths, codes: (CODED * 256,), of each stream's code.
-        tile: Address of the tile.
-    """
-    target = tile + np.uint64(_LANES_NBYTES)
-    begin = target
-    sizes = (np.int64(0), np.int64(0), np.int64(0))
-    for lane in range(4):
-        bits, count = np.uint64(0), np.int64(0)
-        for k in range(CODED):
-            symbols = u8_at(at[k], nbytes[k])
-            bits, count, target = encode_lane(
-                symbols, lane, part(lengths, 256 * k, 256), part(codes, 256 * k, 256), bits, count, target
-            )
-        target = end_lane(bits, count, target)
-        if lane < 3:
-            sizes = sizes[1], sizes[2], np.int64(target - begin)
-        begin = target
-    memcpy(target, np.uint64(at[REST]), np.uint64(nbytes[REST]))
-    size = np.int64(target - tile) + nbytes[REST]
-    for size_of_lane in sizes:
-        differs = size_of_lane - size // 4
-        if differs < -128 or differs > 127:
-            return np.int64(-1)
-        store_u8(tile, np.uint8(differs & 255))
-        tile += np.uint64(1)
-    return size
+
+_NONE = np.zeros(64, np.uint16)
 
 
 @kernel
-def _measure(at, luminance, color, nbytes):
-    """Find the bytes of each stream in a tile of so many blocks, whose tokens begin at addresses `at`."""
-    nbytes[COUNTS], nbytes[COUNTS + 1] = luminance, color
-    nbytes[DIFFERENCES], nbytes[DIFFERENCES + 1] = luminance, color
-    nbytes[LARGE] = nbytes[REST] = 0
-    for k in range(2):
-        nbytes[TOKENS + k] = _sum(u8_at(at[COUNTS + k], nbytes[COUNTS + k]))
-        nbytes[LARGE] += _count_large(u8_at(at[TOKENS + k], nbytes[TOKENS + k]))
-        nbytes[REST] += 2 * _count(u8_at(at[DIFFERENCES + k], nbytes[DIFFERENCES + k]), 255)
-    nbytes[REST] += 2 * _count(u8_at(at[LARGE], nbytes[LARGE]), 255)
+def _write_stream(tokens, stream, codes, out):
+    """Write the codes of a stream; return their bytes, -1 without enough room."""
+    if out.shape[0] < 2 * tokens.shape[0] + 8:
+        return np.int64(-1)
+    bits, count, n = np.uint64(0), np.int64(0), np.int64(0)
+    code = np.int64(2 if stream else 0)
+    for k in range(tokens.shape[0]):
+        found = codes[code * NUM_TOKENS + tokens[k]]
+        bits = bits << np.uint64(found >> 16) | np.uint64(found & 0xFFFF)
+        count += found >> 16
+        while count >= 8:
+            count -= 8
+            out[n] = bits >> np.uint64(count) & _U(255)
+            n += 1
+        if not stream:
+            code = 1 - is_behind(tokens[k])
+    if count:
+        out[n] = bits << np.uint64(8 - count) & _U(255)
+        n += 1
+    return n
 
 
 @kernel
@@ -201,100 +162,133 @@ def open_tiles(payload, nbytes, work):
 
     Args:
         payload, nbytes: Address of the payload and its length, with a footer.
-        work: Address of `jpeg_room` bytes, filled with what `prepare` fills too.
-
-    Returns:
-        (whether all went well, bytes of the file, MCUs from tile to tile, tiles in a row, address of the sizes, of the
-        tiles and of their end, bytes behind the coded ones).
-    """
-    none, zero = np.uint64(0), np.int64(0)
-    bad = (False, zero, zero, zero, none, none, none, zero)
-    footer = nbytes - SEEK_FOOTER_NBYTES
-    tail = payload + np.uint64(footer)
-    file_nbytes, behind = np.int64(load_u32(tail)), np.int64(load_u32(tail + np.uint64(4)))
-    step = np.int64(load_u16(tail + np.uint64(8)))
-    data = u8_at(payload, footer)
-    if prepare(data, work) != facts.FINE or step < 1:
-        return bad
-    head = i64_at(work, facts.HEAD_WORDS)
-    down, across = places(head)
-    tiles_across = (across + step - 1) // step
-    at = head[facts.SCAN] + behind
-    if step * (num_planned(head) // space.PLANNED) > space.TILE_BLOCKS or at > footer:
-        return bad
-    lengths = u8_at(work + np.uint64(space.LENGTHS_AT), 256)
-    starts = i64_at(work + np.uint64(space.STARTS_AT), MOST_BITS + 1)
-    for k in range(CODED):
-        at = unpack_lengths(data, at, lengths)
-        table = u16_at(work + np.uint64(space.CODES_AT + 2 * TABLE_SIZE * k), TABLE_SIZE)
-        if at < 0 or not fill_table(lengths, table, starts):
-            return bad
-    tiles = at + 2 * tiles_across * down
-    if tiles > footer:
-        return bad
-    return True, file_nbytes, step, tiles_across, payload + np.uint64(at), payload + np.uint64(tiles), tail, behind
-
-
-@kernel
-def sum_sizes(sizes, first, end):
-    """Return the bytes of tiles `first` to `end`, whose uint16 sizes are at an address."""
-    total = np.int64(0)
-    values = u16_at(sizes + np.uint64(2 * first), end - first)
-    for k in range(values.shape[0]):
-        total += values[k]
-    return total
-
-
-@kernel
-def decode_tile(tile, nbytes, mcus, work):
-    """Decode the tokens of a tile into the scratch, where the addresses of its streams are at STREAMS_AT.
-
-    Args:
-        tile, nbytes: Address of the tile and its bytes, behind which a footer's can be read.
-        mcus: MCUs in the tile, no more than from tile to tile.
-        work: Address of `jpeg_room` bytes, which `open_tiles` has filled.
+        work: Address of `jpeg_room` bytes, filled with what `prepare` fills too, and the facts of the tiles.
 
     Returns:
         Whether all went well.
     """
-    head = i64_at(work, facts.HEAD_WORDS)
-    luminance, color = _num_blocks(head)
-    luminance, color = mcus * luminance, mcus * color
-    streams = i64_at(work + np.uint64(space.STREAMS_AT), STREAMS)
-    tables = work + np.uint64(space.CODES_AT)
-    to = work + np.uint64(space.TILE_AT)
-    if nbytes < _LANES_NBYTES:
+    footer = nbytes - SEEK_FOOTER_NBYTES
+    tail = payload + np.uint64(footer)
+    data = u8_at(payload, footer)
+    step = np.int64(load_u16(tail + _U(8)))
+    if prepare(data, work) != facts.FINE or step < 1:
         return False
-    limit = tile + np.uint64(nbytes)
-    a = tile + np.uint64(_LANES_NBYTES)
-    b = a + np.uint64(nbytes // 4 + np.int64(np.int8(load_u8(tile))))
-    c = b + np.uint64(nbytes // 4 + np.int64(np.int8(load_u8(tile + np.uint64(1)))))
-    d = c + np.uint64(nbytes // 4 + np.int64(np.int8(load_u8(tile + np.uint64(2)))))
-    if a > b or b > c or c > d or d > limit:
+    head, tiles = i64_at(work, facts.HEAD_WORDS), i64_at(work + _U(space.TILES_AT), 16)
+    down, across = places(head)
+    planned = num_planned(head) // space.PLANNED
+    luminance = head[facts.PER_COMPONENT + facts.ACROSS] * head[facts.PER_COMPONENT + facts.DOWN]
+    tiles[FILE_NBYTES], tiles[BEHIND] = np.int64(load_u32(tail)), np.int64(load_u32(tail + _U(4)))
+    tiles[STEP], tiles[ACROSS] = step, (across + step - 1) // step
+    tiles[BLOCKS], tiles[BLOCKS + 1] = luminance, planned - luminance
+    tiles[STREAMS] = 2 if planned > luminance else 1
+    at = head[facts.SCAN] + tiles[BEHIND]
+    if step * planned > TILE_BLOCKS or at > footer:
         return False
-    lanes = begin_lanes(a, b, c, d)
-    large, rest = np.int64(0), np.int64(0)
-    for k in range(CODED):
-        if k < TOKENS:
-            n = color if k & 1 else luminance
-        elif k < LARGE:
-            counts = u8_at(streams[COUNTS + (k & 1)], color if k & 1 else luminance)
-            n = np.int64(0)
-            for i in range(counts.shape[0]):
-                if counts[i] > 63:
-                    return False
-                n += counts[i]
-        else:
-            n = large
-        streams[k] = to
-        lanes = decode_lanes(lanes, limit, tables + np.uint64(2 * TABLE_SIZE * k), n, to)
-        if k >= TOKENS and k < LARGE:
-            large += _count_large(u8_at(to, n))
-        elif k >= DIFFERENCES:
-            rest += 2 * _count(u8_at(to, n), 255)
-        to += np.uint64(n + 3)
-    streams[REST] = limit - np.uint64(rest)
-    return limit - np.uint64(rest) >= tile
+    lengths = u8_at(work + _U(space.LENGTHS_AT), NUM_TOKENS)
+    starts = i64_at(work + _U(space.CODE_ROOM_AT), MOST_BITS + 1)
+    for k in range(tiles[STREAMS] + 1):
+        at = unpack_lengths(data, at, lengths)
+        # The table of the first code is the second: a code's bit leads there.
+        table = work + _U(space.TOKEN_TABLES_AT + TABLE_NBYTES * (1 - k if k < 2 else 2))
+        if at < 0 or not fill_table(lengths, table, k < 2, starts):
+            return False
+    tiles[SIZES] = payload + np.uint64(at)
+    at += 2 * tiles[STREAMS] * tiles[ACROSS] * down
+    tiles[TILES], tiles[FOOTER] = payload + np.uint64(at), tail
+    return at <= footer
+
+
+@kernel
+def tiles_at_once(tiles):
+    """Return how many tiles `decode_tiles` decodes."""
+    return min(space.MOST_JOBS // 2, space.ROOM_BLOCKS // _tile_room(tiles))
+
+
+@kernel
+def _tile_room(tiles):
+    return tiles[STEP] * (tiles[BLOCKS] + tiles[BLOCKS + 1]) + 2 * SLACK_BLOCKS
+
+
+@kernel
+def blocks_of(work, number):
+    """Return the addresses of the blocks of luminance and of colour of the tile of that number that was decoded."""
+    tiles = i64_at(work + _U(space.TILES_AT), 16)
+    first = work + np.uint64(space.TILE_BLOCKS_AT + 128 * (1 + number * _tile_room(tiles)))
+    return first, first + np.uint64(128 * (tiles[STEP] * tiles[BLOCKS] + SLACK_BLOCKS))
+
+
+@kernel
+def decode_tiles(work, window, begin, count, known, at):
+    """Decode tiles into the scratch.
+
+    Args:
+        work: Address of `jpeg_room` bytes, which `open_tiles` has filled.
+        window: (row, column, columns) of tiles.
+        begin, count: The first in the window, by its number, and how many: at most `tiles_at_once`.
+        known, at: Number of a tile of the payload and its address; at first 0 and TILES.
+
+    Returns:
+        (whether all went well, number and address of the tile behind them).
+    """
+    head, tiles = i64_at(work, facts.HEAD_WORDS), i64_at(work + _U(space.TILES_AT), 16)
+    _, across = places(head)
+    row, column, columns = window
+    streams, step, end = tiles[STREAMS], tiles[STEP], np.uint64(tiles[FOOTER])
+    tables = work + _U(space.TOKEN_TABLES_AT)
+    jobs_at = work + _U(space.JOBS_AT)
+    jobs = u64_at(jobs_at, 4 * (space.MOST_JOBS + 1))
+    cleared = u64_at(work + _U(space.TILE_BLOCKS_AT), 16 * (1 + count * _tile_room(tiles)))
+    for k in range(cleared.shape[0]):
+        cleared[k] = 0
+    for number in range(count):
+        tile = (row + (begin + number) // columns) * tiles[ACROSS] + column + (begin + number) % columns
+        at += np.uint64(sum_sizes(tiles, known, tile))
+        mcus = min(step, across - tile % tiles[ACROSS] * step)
+        first, color = blocks_of(work, number)
+        for stream in range(streams):
+            job = 4 * (number + stream * count)
+            jobs[job] = at
+            jobs[job + 1] = (color if stream else first) - _U(128)
+            jobs[job + 2] = 64 * (1 + mcus * tiles[BLOCKS + stream])
+            jobs[job + 3] = tables + _U(2 * TABLE_NBYTES - TABLE_NBYTES if stream else 0)
+            at += np.uint64(load_u16(np.uint64(tiles[SIZES] + 2 * (tile * streams + stream))))
+        known = tile + 1
+        if at > end:
+            return False, known, at
+    job = 4 * streams * count
+    jobs[job], jobs[job + 1] = end, work + _U(space.TILE_BLOCKS_AT + 128 * (1 + space.ROOM_BLOCKS))
+    jobs[job + 2], jobs[job + 3] = 64, tables
+    if not decode_jobs(jobs_at, streams * count, end + _U(SEEK_FOOTER_NBYTES - 8)):
+        return False, known, at
+    for number in range(count):
+        tile = column + (begin + number) % columns
+        mcus = min(step, across - tile * step)
+        first, color = blocks_of(work, number)
+        _add_up(first, mcus * tiles[BLOCKS], _U(128))
+        if streams > 1:
+            _add_up(color, mcus, _U(256))
+            _add_up(color + _U(128), mcus, _U(256))
+    return True, known, at
+
+
+@njit(inline="always")
+def _add_up(block, count, step):
+    """Turn the differences of first coefficients into these."""
+    level = np.uint16(0)
+    for _ in range(count):
+        level = np.uint16(level + load_u16(block))
+        store_u16(block, level)
+        block += step
+
+
+@kernel
+def sum_sizes(tiles, first, end):
+    """Return the bytes of tiles `first` to `end`."""
+    total = np.int64(0)
+    sizes = u16_at(np.uint64(tiles[SIZES] + 2 * tiles[STREAMS] * first), tiles[STREAMS] * (end - first))
+    for k in range(sizes.shape[0]):
+        total += sizes[k]
+    return total
 
 
 @njit(inline="always")
@@ -326,6 +320,29 @@ def _value_bits(value):
 
 
 @kernel
+def _put_block(bits, count, out, end, block, difference, first_codes, codes):
+    """Write a block with the codes of the file; return the writer behind it."""
+    value = _value_bits(difference)
+    bits, count, out = _put(bits, count, out, end, first_codes[value >> 16 & 255])
+    bits, count, out = _put(bits, count, out, end, value)
+    before = 0
+    for k in range(1, 64):
+        found = np.int64(np.int16(block[ZIGZAG[k]]))
+        if found:
+            zeros = k - before - 1
+            before = k
+            while zeros >= 16:
+                bits, count, out = _put(bits, count, out, end, codes[0xF0])
+                zeros -= 16
+            value = _value_bits(found)
+            bits, count, out = _put(bits, count, out, end, codes[(zeros << 4 | value >> 16) & 255])
+            bits, count, out = _put(bits, count, out, end, value)
+    if before < 63:
+        bits, count, out = _put(bits, count, out, end, codes[0])
+    return bits, count, out
+
+
+@kernel
 def restore(payload, nbytes, work, out):
     """Give back the file of a payload.
 
@@ -337,43 +354,39 @@ def restore(payload, nbytes, work, out):
     Returns:
         Whether `out` was filled.
     """
-    fine, file_nbytes, step, tiles_across, sizes, at, stop, behind = open_tiles(payload, nbytes, work)
-    if not fine or file_nbytes != out.shape[0]:
+    tiles = i64_at(work + _U(space.TILES_AT), 16)
+    if not open_tiles(payload, nbytes, work) or tiles[FILE_NBYTES] != out.shape[0]:
         return False
     head = i64_at(work, facts.HEAD_WORDS)
-    plan, planned = i64_at(work + np.uint64(space.PLAN_AT), MOST_BLOCKS * space.PLANNED), num_planned(head)
-    streams = i64_at(work + np.uint64(space.STREAMS_AT), STREAMS)
-    levels, before = i64_at(work + np.uint64(space.LEVELS_AT), 3), i64_at(work + np.uint64(space.TARGETS_AT), 3)
+    plan, planned = i64_at(work + _U(space.PLAN_AT), MOST_BLOCKS * space.PLANNED), num_planned(head)
+    before = i64_at(work + _U(space.LEVELS_AT), 3)
     down, across = places(head)
-    scan, tail = head[facts.SCAN], file_nbytes - behind
+    scan, tail = head[facts.SCAN], tiles[FILE_NBYTES] - tiles[BEHIND]
     if scan > tail:
         return False
     codes = codes_of_file(work)
     memcpy(np.uint64(out.ctypes.data), payload, np.uint64(scan))
     target, end = np.uint64(out.ctypes.data + scan), np.uint64(out.ctypes.data + tail)
-    memcpy(end, payload + np.uint64(scan), np.uint64(behind))
-    bits, count, restarts, left = np.uint64(0), np.int64(0), np.int64(0), head[facts.RESTART]
+    memcpy(end, payload + np.uint64(scan), np.uint64(tiles[BEHIND]))
+    bits, count, restarts, left = _U(0), np.int64(0), np.int64(0), head[facts.RESTART]
+    known, at, padding = np.int64(0), np.uint64(tiles[TILES]), np.int64(7) << 16 | 127
     for c in range(3):
         before[c] = 0
-    for number in range(tiles_across * down):
-        first = number % tiles_across * step
-        tile_nbytes = np.int64(load_u16(sizes + np.uint64(2 * number)))
-        mcus = min(step, across - first)
-        if at + np.uint64(tile_nbytes) > stop or not decode_tile(at, tile_nbytes, mcus, work):
+    for tile in range(tiles[ACROSS] * down):
+        fine, known, at = decode_tiles(work, (np.int64(0), np.int64(0), tiles[ACROSS]), tile, np.int64(1), known, at)
+        if not fine:
             return False
-        at += np.uint64(tile_nbytes)
-        for c in range(3):
-            levels[c] = 0
-        for _ in range(mcus):
+        first, color = blocks_of(work, np.int64(0))
+        for _ in range(min(tiles[STEP], across - tile % tiles[ACROSS] * tiles[STEP])):
             if head[facts.RESTART]:
                 if left == 0:
-                    bits, count, target = _put(bits, count, target, end, np.int64(7) << 16 | 127)
-                    if target + np.uint64(2) > end:
+                    bits, count, target = _put(bits, count, target, end, padding)
+                    if target + _U(2) > end:
                         return False
                     store_u8(target, np.uint8(0xFF))
-                    store_u8(target + np.uint64(1), np.uint8(0xD0 + (restarts & 7)))
-                    target += np.uint64(2)
-                    bits, count, left = np.uint64(0), np.int64(0), head[facts.RESTART]
+                    store_u8(target + _U(1), np.uint8(0xD0 + (restarts & 7)))
+                    target += _U(2)
+                    bits, count, left = _U(0), np.int64(0), head[facts.RESTART]
                     restarts += 1
                     for c in range(3):
                         before[c] = 0
@@ -381,39 +394,19 @@ def restore(payload, nbytes, work, out):
             for b in range(0, planned, space.PLANNED):
                 c = plan[b + space.OF]
                 p = facts.PER_COMPONENT + 5 * c
+                block = u16_at(color if c else first, 64)
+                if c:
+                    color += _U(128)
+                else:
+                    first += _U(128)
+                level = np.int64(np.int16(block[0]))
                 bits, count, target = _put_block(
-                    bits, count, target, end, streams, min(c, 1), levels, before, c,
+                    bits, count, target, end, block, level - before[c],
                     part(codes, 256 * head[p + facts.FIRST_TABLE], 256), part(codes, 256 * head[p + facts.TABLE], 256),
                 )  # fmt: skip
-    bits, count, target = _put(bits, count, target, end, np.int64(7) << 16 | 127)
+                before[c] = level
+    bits, count, target = _put(bits, count, target, end, padding)
     return target == end
-
-
-@kernel
-def _put_block(bits, count, out, end, streams, k, levels, before, c, first_codes, codes):
-    """Write the next block of a tile with the codes of the file; return the writer behind it."""
-    difference, rest = get_difference(np.uint64(streams[DIFFERENCES + k]), np.uint64(streams[REST]))
-    streams[DIFFERENCES + k] += 1
-    levels[c] += difference
-    value = _value_bits(levels[c] - before[c])
-    before[c] = levels[c]
-    bits, count, out = _put(bits, count, out, end, first_codes[value >> 16 & 15])
-    bits, count, out = _put(bits, count, out, end, value)
-    tokens, large = np.uint64(streams[TOKENS + k]), np.uint64(streams[LARGE])
-    position = 0
-    number = np.int64(load_u8(np.uint64(streams[COUNTS + k])))
-    streams[COUNTS + k] += 1
-    for _ in range(number):
-        zeros, found, large, rest = read_token(load_u8(tokens), large, rest)
-        tokens += np.uint64(1)
-        value = _value_bits(np.int64(found))
-        bits, count, out = _put(bits, count, out, end, codes[np.int64(zeros) << 4 | value >> 16 & 15])
-        bits, count, out = _put(bits, count, out, end, value)
-        position += np.int64(zeros) + 1
-    if position < 63:
-        bits, count, out = _put(bits, count, out, end, codes[0])
-    streams[TOKENS + k], streams[LARGE], streams[REST] = tokens, large, rest
-    return bits, count, out
 
 
 @kernel

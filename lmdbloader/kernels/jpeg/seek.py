@@ -14,26 +14,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from lmdbloader.kernels.codec_numbers import SEEK_ENTRY_NBYTES, SEEK_FOOTER_NBYTES, TILE_ENTRIES
+from lmdbloader.kernels.codec_numbers import SEEK_ENTRY_NBYTES, SEEK_FOOTER_NBYTES, SEEK_SPACING
 from lmdbloader.kernels.jpeg import head as facts
 from lmdbloader.kernels.jpeg import workspace as space
-from lmdbloader.kernels.jpeg.bits import MOST_BLOCKS, stuffed_position, unstuff
-from lmdbloader.kernels.jpeg.tokens import (
-    COUNTS,
-    DIFFERENCES,
-    LARGE,
-    REST,
-    STREAMS,
-    TOKENS,
-    take_block,
-)
+from lmdbloader.kernels.jpeg.bits import MOST_BLOCKS, decode_coefficients, stuffed_position, unstuff
 from lmdbloader.kernels.jpeg.workspace import num_planned, places, prepare
 from lmdbloader.kernels.runtime.compile import kernel
-from lmdbloader.kernels.runtime.memory import i64_at, load_u8, load_u32, load_u64, store_u8, store_u64
+from lmdbloader.kernels.runtime.memory import i64_at, load_u8, load_u32, load_u64, store_u16, store_u64
 
 _OFFSET_BITS, _LEVEL_BITS = 25, 12
-# Pixels from one entry of a row to the next: a window's row is decoded from at most so many before it on.
-_SPACING = 64
 
 
 @kernel
@@ -51,31 +40,42 @@ def past_marker(data, at, number):
 
 @kernel
 def count_entries(data, work):
-    """Return what `scan` of a file needs: the number of entries, the MCUs between them, and the blocks of the file.
+    """Return the number of entries that `scan` makes, 0 if it cannot decode the file, and the MCUs between them.
 
-    Of a file that it cannot decode to pixels, the entries are 0. Arguments as there.
+    Arguments as there.
     """
-    status = prepare(data, work)
-    if status != facts.FINE and status != facts.CODES_ONLY:
-        return np.int64(0), np.int64(1), np.int64(0)
+    if prepare(data, work) != facts.FINE:
+        return np.int64(0), np.int64(1)
     head = i64_at(work, facts.HEAD_WORDS)
     down, across = places(head)
-    blocks = down * across * (num_planned(head) // space.PLANNED)
-    step = max(1, _SPACING // (8 * head[facts.ACROSS_MOST]))
-    return (down * ((across + step - 1) // step) if status == facts.FINE else np.int64(0)), step, blocks
+    step = SEEK_SPACING // (8 * head[facts.ACROSS_MOST])
+    return down * ((across + step - 1) // step), step
 
 
 @kernel
-def scan(data, step, work, entries, tokens):
-    """Decode all coefficients of a file into tokens, and note the start of each row and of every few MCUs in it.
+def count_blocks(work):
+    """Return the number of blocks of the file that `count_entries` has just read."""
+    head = i64_at(work, facts.HEAD_WORDS)
+    down, across = places(head)
+    return down * across * (num_planned(head) // space.PLANNED)
+
+
+@kernel
+def scan(data, step, work, entries):
+    """Decode all coefficients of a file without keeping them, see `scan_blocks`."""
+    return scan_blocks(data, step, work, entries, np.uint64(0))
+
+
+@kernel
+def scan_blocks(data, step, work, entries, blocks):
+    """Decode all coefficients of a file, and note the start of each row of MCUs and of every few MCUs in it.
 
     Args:
         data: uint8, the file.
         step: MCUs between entries along a row.
         work: Address of `jpeg_room` bytes.
         entries: uint8, with room for all of them.
-        tokens: (STREAMS, `token_room`) uint8, filled; `work` then has the address behind the last one of each stream.
-            Differences of first coefficients begin again at each tile.
+        blocks: Address of (8, 8) int16 for each block and one more, all zero, filled with the coefficients; 0: none.
 
     Returns:
         (FINE, DAMAGED, UNSUPPORTED or CODES_ONLY, which is sound, without entries; number of entries, height, width,
@@ -90,12 +90,12 @@ def scan(data, step, work, entries, tokens):
     down, across = places(head)
     total = down * across
     size = np.int64(data.shape[0])
+    block = np.uint64(blocks) if blocks else work + np.uint64(space.BLOCK_AT)
+    block_step = np.uint64(128 if blocks else 0)
+    order = work + np.uint64(space.ORDER_AT)
     room = work + np.uint64(space.FIXED_NBYTES)
     plan, planned = i64_at(work + np.uint64(space.PLAN_AT), MOST_BLOCKS * space.PLANNED), num_planned(head)
-    levels, before = i64_at(work + np.uint64(space.LEVELS_AT), 3), i64_at(work + np.uint64(space.TARGETS_AT), 3)
-    streams = i64_at(work + np.uint64(space.STREAMS_AT), STREAMS)
-    for k in range(STREAMS):
-        streams[k] = tokens[k].ctypes.data
+    levels = i64_at(work + np.uint64(space.LEVELS_AT), 3)
     at, mcu, restarts, number = head[facts.SCAN], np.int64(0), np.int64(0), np.int64(0)
     needed = ((across + step - 1) // step) * down * SEEK_ENTRY_NBYTES if has_entries else 0
     if needed > entries.shape[0] or size >= 1 << _OFFSET_BITS:
@@ -123,26 +123,16 @@ def scan(data, step, work, entries, tokens):
                 store_u64(entries.ctypes.data + np.uint64(number * SEEK_ENTRY_NBYTES), entry)
                 number += 1
                 due = step
-            if column % (TILE_ENTRIES * step) == 0:
-                for c in range(3):
-                    before[c] = 0
             for b in range(0, planned, space.PLANNED):
-                c = plan[b + space.OF]
-                k = min(c, 1)
-                begin = np.uint64(streams[TOKENS + k])
-                buffer, count, reading, difference, tokens, large, rest = take_block(
+                buffer, count, reading, difference, state = decode_coefficients(
                     buffer, count, reading, np.uint64(plan[b + space.BY_FIRST]), np.uint64(plan[b + space.BY]),
-                    levels[c] - before[c], np.uint64(streams[DIFFERENCES + k]), begin, np.uint64(streams[LARGE]),
-                    np.uint64(streams[REST]),
+                    order, block,
                 )  # fmt: skip
-                if tokens == 0:
+                levels[plan[b + space.OF]] += difference
+                if state < 0:
                     return facts.DAMAGED, number, shape[0], shape[1], shape[2]
-                store_u8(np.uint64(streams[COUNTS + k]), np.uint8(tokens - begin))
-                levels[c] += difference
-                before[c] = levels[c]
-                streams[COUNTS + k] += 1
-                streams[DIFFERENCES + k] += 1
-                streams[TOKENS + k], streams[LARGE], streams[REST] = tokens, large, rest
+                store_u16(block, np.uint16(levels[plan[b + space.OF]]))
+                block += block_step
             if np.int64(reading - room) * 8 - np.int64(count) > 8 * length:
                 return facts.DAMAGED, number, shape[0], shape[1], shape[2]
             mcu, column, due = mcu + 1, column + 1, due - 1

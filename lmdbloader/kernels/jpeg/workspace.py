@@ -4,41 +4,42 @@ from __future__ import annotations
 
 import numpy as np
 
-from lmdbloader.kernels.huffman import MOST_BITS, TABLE_SIZE
 from lmdbloader.kernels.jpeg import head as facts
 from lmdbloader.kernels.jpeg.bits import MOST_BLOCKS, NUM_TABLES, ORDERED, SLACK, TABLE_WORDS, ZIGZAG, codes_of_table
+from lmdbloader.kernels.jpeg.codes import CODE_ROOM
 from lmdbloader.kernels.jpeg.head import read_head
-from lmdbloader.kernels.jpeg.tokens import CODED, STREAMS
+from lmdbloader.kernels.jpeg.tokens import CODES, JOB_NBYTES, MOST_BITS, NUM_TOKENS, SLACK_BLOCKS, TABLE_NBYTES, TILE_BLOCKS
 from lmdbloader.kernels.runtime.compile import kernel
-from lmdbloader.kernels.runtime.memory import i32_at, i64_at, part, u32_at
+from lmdbloader.kernels.runtime.memory import i32_at, i64_at, part, u16_at
 
-# Columns of the plan, for each block of an MCU: its component, addresses of its Huffman tables and places, its
+# Columns of the plan, for each block of an MCU: its component, addresses of its Huffman tables and quantisation, its
 # place among the blocks of its component, address of its coefficients, its state, and the first coefficient.
-OF, BY_FIRST, BY, PLACES, DOWN_AT, ACROSS_AT, BLOCK, STATE, LEVEL, PLANNED = range(10)
-# Offsets in the scratch: head, quantisation, Huffman tables, places of coefficients, blocks, plan; then bytes without
+OF, BY_FIRST, BY, SCALE, DOWN_AT, ACROSS_AT, BLOCK, STATE, LEVEL, PLANNED = range(10)
+# Offsets in the scratch: head, quantisation, Huffman tables, order of coefficients, blocks, plan; then bytes without
 # stuffing, lines and planes.
 _QUANTISATION_AT = 8 * facts.HEAD_WORDS + 8
-_TABLES_AT = _QUANTISATION_AT + 4 * facts.QUANTISATION_WORDS
-_PLACES_AT = _TABLES_AT + 4 * facts.TABLES_WORDS
-BLOCK_AT = (_PLACES_AT + 4 * 4 * ORDERED + 63) // 64 * 64
+_SCALES_AT = _QUANTISATION_AT + 4 * facts.QUANTISATION_WORDS
+_TABLES_AT = _SCALES_AT + 2 * facts.QUANTISATION_WORDS
+ORDER_AT = _TABLES_AT + 4 * facts.TABLES_WORDS
+BLOCK_AT = (ORDER_AT + 4 * ORDERED + 63) // 64 * 64
 # Blocks, each with room for the coefficients that `decode_coefficients` writes outside of one.
 _BLOCK_STEP = 192
 PLAN_AT = BLOCK_AT + MOST_BLOCKS * _BLOCK_STEP
 LEVELS_AT = PLAN_AT + 8 * MOST_BLOCKS * PLANNED
 TARGETS_AT = LEVELS_AT + 3 * 8
-# For tokens: where each stream is, the tables of their codes, lengths of these, scratch, the codes of the file, and a
-# tile's tokens. While tokens are made, there are their codes and `code_lengths`' room in place of the tables.
-STREAMS_AT = TARGETS_AT + 3 * 8
-CODES_AT = STREAMS_AT + 8 * STREAMS
-ROOM_AT = CODES_AT + 8 * 256 * CODED
-LENGTHS_AT = CODES_AT + 2 * TABLE_SIZE * CODED
-STARTS_AT = LENGTHS_AT + 256 * CODED
-CODES_OF_FILE_AT = STARTS_AT + 8 * (MOST_BITS + 1)
-TILE_AT = CODES_OF_FILE_AT + 8 * 256 * NUM_TABLES
-# Blocks of a tile at most; their counts and differences, tokens, and large values.
-TILE_BLOCKS = 64
-_TILE_NBYTES = TILE_BLOCKS * (2 + 63 + 64) + 8 * STREAMS
-FIXED_NBYTES = (TILE_AT + _TILE_NBYTES + 63) // 64 * 64
+# Of a recoded file: facts of its tiles, lengths of its codes, the codes of the file, room to make codes, jobs, tables and
+# blocks. Tiles are decoded several at once, as many as fit, with their jobs.
+TILES_AT = TARGETS_AT + 3 * 8
+LENGTHS_AT = TILES_AT + 8 * 16
+CODES_OF_FILE_AT = LENGTHS_AT + (CODES * NUM_TOKENS + 7) // 8 * 8
+CODE_ROOM_AT = CODES_OF_FILE_AT + 8 * 256 * NUM_TABLES
+JOBS_AT = CODE_ROOM_AT + 8 * CODE_ROOM
+MOST_JOBS = 64
+TOKEN_TABLES_AT = (JOBS_AT + JOB_NBYTES * (MOST_JOBS + 1) + 63) // 64 * 64
+TILE_BLOCKS_AT = TOKEN_TABLES_AT + CODES * TABLE_NBYTES
+# A tile has two streams at most, each with slack behind its blocks; a block is before the first one.
+ROOM_BLOCKS = 512
+FIXED_NBYTES = TILE_BLOCKS_AT + 128 * (1 + ROOM_BLOCKS + 2 * SLACK_BLOCKS + 2)
 # A plane's rows are longer by this, so that rows of vectors may be written past their end.
 PLANE_SLACK = 64
 
@@ -53,25 +54,25 @@ def jpeg_room(nbytes, height, width):
 
 @kernel
 def _views(work):
-    """Return the arrays at the beginning of the scratch: head, quantisation, tables."""
+    """Return the arrays at the beginning of the scratch: head, quantisation, tables, order."""
     head = i64_at(work, facts.HEAD_WORDS)
     quantisation = i32_at(work + np.uint64(_QUANTISATION_AT), facts.QUANTISATION_WORDS)
     tables = i32_at(work + np.uint64(_TABLES_AT), facts.TABLES_WORDS)
-    return head, quantisation, tables
+    order = i32_at(work + np.uint64(ORDER_AT), ORDERED)
+    return head, quantisation, tables, order
 
 
 @kernel
 def prepare(data, work):
     """Read the head of a file into the scratch; return FINE, DAMAGED, UNSUPPORTED or CODES_ONLY."""
-    head, quantisation, tables = _views(work)
+    head, quantisation, tables, order = _views(work)
     status = read_head(data, head, quantisation, tables)
-    places = u32_at(work + np.uint64(_PLACES_AT), 4 * ORDERED)
-    for table in range(4):
-        for k in range(ORDERED):
-            if k < 64:
-                places[ORDERED * table + k] = quantisation[64 * table + k] << 8 | 2 * ZIGZAG[k]
-            else:
-                places[ORDERED * table + k] = 128
+    for k in range(ORDERED):
+        order[k] = 2 * ZIGZAG[k] if k < 64 else 128
+    scales = u16_at(work + np.uint64(_SCALES_AT), facts.QUANTISATION_WORDS)
+    for table in range(0, facts.QUANTISATION_WORDS, 64):
+        for k in range(64):
+            scales[table + ZIGZAG[k]] = quantisation[table + k]
     blocks = i64_at(work + np.uint64(BLOCK_AT), MOST_BLOCKS * _BLOCK_STEP // 8)
     for k in range(blocks.shape[0]):
         blocks[k] = 0
@@ -86,7 +87,7 @@ def prepare(data, work):
                 plan[b + OF] = c
                 plan[b + BY_FIRST] = work + np.uint64(_TABLES_AT + 4 * TABLE_WORDS * head[p + facts.FIRST_TABLE])
                 plan[b + BY] = work + np.uint64(_TABLES_AT + 4 * TABLE_WORDS * head[p + facts.TABLE])
-                plan[b + PLACES] = work + np.uint64(_PLACES_AT + 4 * ORDERED * head[p + facts.QUANTISATION])
+                plan[b + SCALE] = work + np.uint64(_SCALES_AT + 128 * head[p + facts.QUANTISATION])
                 plan[b + DOWN_AT], plan[b + ACROSS_AT] = y, x
                 plan[b + BLOCK] = work + np.uint64(BLOCK_AT + b // PLANNED * _BLOCK_STEP)
                 b += PLANNED
@@ -96,7 +97,7 @@ def prepare(data, work):
 @kernel
 def codes_of_file(work):
     """Find the codes of the file that was prepared: 256 int64 for each table, see `codes_of_table`."""
-    _, _, tables = _views(work)
+    tables = _views(work)[2]
     codes = i64_at(work + np.uint64(CODES_OF_FILE_AT), 256 * NUM_TABLES)
     for k in range(NUM_TABLES):
         codes_of_table(part(tables, k * TABLE_WORDS, TABLE_WORDS), part(codes, 256 * k, 256))

@@ -124,6 +124,16 @@ def load_bits(typing_context, address):
 
 
 @intrinsic
+def trailing_zeros(typing_context, word):
+    """Return the number of zeros below the lowest bit of a uint64 that is one."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.uint64(types.uint64), generate
+
+
+@intrinsic
 def _stream_floats(typing_context, source, target, factor, term):
     """Write 16 uint8 as 16 float32 past the caches; target: uint64 address of a cache line."""
 
