@@ -14,8 +14,6 @@ from lmdbloader.kernels.codec_numbers import (
     SEEK_ENTRY_NBYTES,
     SEEK_FOOTER_NBYTES,
     SEEK_MAGIC,
-    SEEK_SPACING,
-    TILE_PIXELS,
 )
 
 U8 = npt.NDArray[np.uint8]
@@ -48,23 +46,22 @@ def pack(data: bytes, orientation: int, *, fast: bool) -> tuple[U8, int] | None:
         return None
     nbytes = height * width * components
     table = table[: number * SEEK_ENTRY_NBYTES]
-    if fast and (recoded := _recode(data, orientation, blocks, step, work, len(data) + table.size)) is not None:
+    if fast and (recoded := _recode(data, orientation, blocks, work, len(data) + table.size)) is not None:
         return recoded, nbytes
     footer = _FOOTER.pack(len(data), number, step, orientation, SEEK_MAGIC)
     return np.concatenate([source, table, np.frombuffer(footer, np.uint8)]), nbytes
 
 
-def _recode(data: bytes, orientation: int, blocks: npt.NDArray[np.int16], step: int, work: U8, most: int) -> U8 | None:
+def _recode(data: bytes, orientation: int, blocks: npt.NDArray[np.int16], work: U8, most: int) -> U8 | None:
     """Return the recoded payload of a file; None if it is longer than `most`, or does not give it back."""
     out = np.empty(most + _SLACK, np.uint8)
     tokens = np.empty(8 * len(data) + _SLACK, np.uint16)
-    tile = max(step * TILE_PIXELS // SEEK_SPACING, 1)
-    nbytes, behind = entries.encode_tokens(
-        np.frombuffer(data, np.uint8), blocks.ctypes.data, tile, work.ctypes.data, tokens, out
+    nbytes, behind, step = entries.encode_tokens(
+        np.frombuffer(data, np.uint8), blocks.ctypes.data, work.ctypes.data, tokens, out
     )
     if not 0 <= nbytes <= most:
         return None
-    footer = _FOOTER.pack(len(data), behind, tile, orientation, FAST_MAGIC)
+    footer = _FOOTER.pack(len(data), behind, step, orientation, FAST_MAGIC)
     stored = np.concatenate([out[:nbytes], np.frombuffer(footer, np.uint8)])
     try:
         return stored if unpack(stored.data) == data else None

@@ -11,12 +11,10 @@ TILED = (CODEC_TILES, CODEC_DELTA_TILES)
 # a group. XXH3 of each group stands first, and then where the first tile begins.
 TILE_ENTRY_NBYTES, TILES_IN_GROUP, GROUP_SUM_NBYTES, FIRST_START_NBYTES = 12, 64, 8, 4
 # A JPEG payload's seek table: an entry, and the footer with its last bytes; those of a recoded file.
-SEEK_ENTRY_NBYTES, SEEK_FOOTER_NBYTES, SEEK_SPACING = 8, 16, 64
+SEEK_ENTRY_NBYTES, SEEK_FOOTER_NBYTES = 8, 16
 # The last bytes of a payload of delta, and the most pixels that one has in bytes: streams' lengths have 16 bits.
 DELTA_FOOT_NBYTES, DELTA_MOST_NBYTES = 22, 1 << 18
 SEEK_MAGIC, FAST_MAGIC = b"SEEK", b"FAST"
-# The tiles of a recoded file have so many pixels across at most.
-TILE_PIXELS = 128
 
 # Statuses of decoding a payload, and the damage that each of them means.
 OK, OUT_OF_BOUNDS, BAD_CHECKSUM, BAD_LZ4, BAD_TILES, BAD_CODEC, BAD_JPEG, CHANGED, BAD_DELTA = range(9)

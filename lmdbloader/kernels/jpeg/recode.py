@@ -42,22 +42,24 @@ _U = np.uint64
 # Facts of a payload's tiles: bytes of the file, and of those behind the coded ones; MCUs from tile to tile, tiles in a
 # row; streams of a tile; blocks of an MCU of luminance and of colour; addresses of the sizes, of the tiles, of the footer.
 FILE_NBYTES, BEHIND, STEP, ACROSS, STREAMS, BLOCKS, SIZES, TILES, FOOTER = 0, 1, 2, 3, 4, 5, 7, 8, 9
+# Tiles have so many pixels across, or as many times more as it takes for so many bytes each.
+_TILE_PIXELS, _TILE_NBYTES = 64, 280
 # The most bytes of a file for each byte of its payload.
 _MOST_RATIO = 64
 
 
 @kernel
-def encode_tokens(data, blocks, step, work, tokens, out):
+def encode_tokens(data, blocks, work, tokens, out):
     """Write a file's payload, but for its footer, from its coefficients.
 
     Args:
         data, blocks, work: As for `scan_blocks`, which has just read the file.
-        step: MCUs from tile to tile.
         tokens: uint16, room for the tokens of the whole file.
         out: uint8, room for the payload.
 
     Returns:
-        (the bytes written, or -1 if there is not enough room; bytes of the file behind its coded ones).
+        (the bytes written, or -1 if there is not enough room; bytes of the file behind its coded ones; MCUs from tile to
+        tile).
     """
     head = i64_at(work, facts.HEAD_WORDS)
     room = i64_at(work + _U(space.CODE_ROOM_AT), CODE_ROOM)
@@ -69,9 +71,12 @@ def encode_tokens(data, blocks, step, work, tokens, out):
     luminance = head[facts.PER_COMPONENT + facts.ACROSS] * head[facts.PER_COMPONENT + facts.DOWN]
     streams = 2 if planned > luminance else 1
     num_codes = streams + 1
+    step = max(1, _TILE_PIXELS // (8 * head[facts.ACROSS_MOST]))
+    num_tiles = down * ((across + step - 1) // step)
+    step *= max(1, min(-(-_TILE_NBYTES * num_tiles // (head[facts.END] - scan)), TILE_BLOCKS // (step * planned)))
     num_tiles = down * ((across + step - 1) // step)
     if scan + behind + num_codes * PACKED_NBYTES + 2 * streams * num_tiles > out.shape[0]:
-        return np.int64(-1), behind
+        return np.int64(-1), behind, step
     for k in range(codes.shape[0]):
         codes[k] = 0
     memcpy(np.uint64(out.ctypes.data), np.uint64(data.ctypes.data), np.uint64(scan))
@@ -84,7 +89,7 @@ def encode_tokens(data, blocks, step, work, tokens, out):
         while column < across:
             mcus = min(step, across - column)
             if total + planned * mcus * BLOCK_TOKENS + 6 > tokens.shape[0]:
-                return np.int64(-1), behind
+                return np.int64(-1), behind, step
             for stream in range(streams):
                 first, last = (luminance, planned) if stream else (np.int64(0), luminance)
                 begin = total
@@ -109,10 +114,10 @@ def encode_tokens(data, blocks, step, work, tokens, out):
         count = np.int64(tokens[at]) | np.int64(tokens[at + 1]) << 16
         nbytes = _write_stream(part(tokens, at + 2, count), number % streams, codes, part(out, num, out.shape[0] - num))
         if nbytes < 0 or nbytes > 0xFFFF:
-            return np.int64(-1), behind
+            return np.int64(-1), behind, step
         store_u16(out.ctypes.data + np.uint64(sizes), np.uint16(nbytes))
         sizes, num, at = sizes + 2, num + nbytes, at + 2 + count
-    return np.int64(num), behind
+    return np.int64(num), behind, step
 
 
 @kernel

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lmdbloader.kernels.codec_numbers import SEEK_ENTRY_NBYTES, SEEK_FOOTER_NBYTES, SEEK_SPACING
+from lmdbloader.kernels.codec_numbers import SEEK_ENTRY_NBYTES, SEEK_FOOTER_NBYTES
 from lmdbloader.kernels.jpeg import head as facts
 from lmdbloader.kernels.jpeg import workspace as space
 from lmdbloader.kernels.jpeg.bits import MOST_BLOCKS, decode_coefficients, stuffed_position, unstuff
@@ -23,6 +23,8 @@ from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.memory import i64_at, load_u8, load_u32, load_u64, store_u16, store_u64
 
 _OFFSET_BITS, _LEVEL_BITS = 25, 12
+# Pixels from one entry of a row to the next: a window's row is decoded from at most so many before it on.
+_SPACING = 64
 
 
 @kernel
@@ -48,7 +50,7 @@ def count_entries(data, work):
         return np.int64(0), np.int64(1)
     head = i64_at(work, facts.HEAD_WORDS)
     down, across = places(head)
-    step = SEEK_SPACING // (8 * head[facts.ACROSS_MOST])
+    step = _SPACING // (8 * head[facts.ACROSS_MOST])
     return down * ((across + step - 1) // step), step
 
 

@@ -9,8 +9,8 @@ A token moves on from the last coefficient of its block, in zigzag order, and ad
     236 to 362   to the first coefficient of the next block, adds its difference from that of the block before: 0, -1,
                  1 ... -63, 63
 
-A value that has no token is put together of several. There are two codes for luminance: one behind the beginning of a
-block, or a value of three and more, and one behind the others. Colour has one.
+A value that has no token is put together of several. There are two codes for luminance: one behind a value of four and
+more, or a difference of three and more, and one behind the others. Colour has one.
 
 Decoding takes the same few instructions for each token, without a branch, and works on four streams at a time: while one
 waits for its look-up, the processor goes on with the others.
@@ -35,7 +35,7 @@ _FIRST_OF = np.append(0, np.cumsum(2 * _LARGEST)[:-1])
 _SKIP = 192
 _ADD = _SKIP + 16
 _BEGIN = _ADD + 28
-_MOST_BEGIN, _UNIT = 63, 32
+_MOST_BEGIN, _UNIT, _LARGE = 63, 32, 4
 NUM_TOKENS = _BEGIN + 2 * _MOST_BEGIN + 1
 # The most tokens of a block.
 BLOCK_TOKENS = 3 + 63 * 4
@@ -55,7 +55,7 @@ def _meanings() -> np.ndarray:
     for zeros in range(16):
         for size in range(1, _LARGEST[zeros] + 1):
             for sign in range(2):
-                put(_FIRST_OF[zeros] + 2 * size - 2 + sign, zeros + 1, -size if sign else size, is_behind=size > 2)
+                put(_FIRST_OF[zeros] + 2 * size - 2 + sign, zeros + 1, -size if sign else size, is_behind=size >= _LARGE)
     for on in range(1, 17):
         put(_SKIP + on - 1, on, 0, is_behind=False)
     for k in range(14):
@@ -63,7 +63,7 @@ def _meanings() -> np.ndarray:
         put(_ADD + 2 * k, 0, size, is_behind=True)
         put(_ADD + 2 * k + 1, 0, -size, is_behind=True)
     for difference in range(-_MOST_BEGIN, _MOST_BEGIN + 1):
-        put(begin_token(difference), 1, difference, is_behind=True, begins=True)
+        put(begin_token(difference), 1, difference, is_behind=abs(difference) >= _LARGE - 1, begins=True)
     return found
 
 

@@ -8,7 +8,7 @@ from lmdbloader.kernels.jpeg import head as facts
 from lmdbloader.kernels.jpeg.bits import MOST_BLOCKS, NUM_TABLES, ORDERED, SLACK, TABLE_WORDS, ZIGZAG, codes_of_table
 from lmdbloader.kernels.jpeg.codes import CODE_ROOM
 from lmdbloader.kernels.jpeg.head import read_head
-from lmdbloader.kernels.jpeg.tokens import CODES, JOB_NBYTES, MOST_BITS, NUM_TOKENS, SLACK_BLOCKS, TABLE_NBYTES, TILE_BLOCKS
+from lmdbloader.kernels.jpeg.tokens import CODES, JOB_NBYTES, MOST_BITS, NUM_TOKENS, SLACK_BLOCKS, TABLE_NBYTES
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.memory import i32_at, i64_at, part, u16_at
 
