@@ -42,7 +42,7 @@ ZIGZAG = np.array([
 
 
 @kernel
-def _has_ones(word):
+def has_ones(word):
     """Return whether one of eight bytes is 0xFF: then its complement has a zero."""
     return (~word - np.uint64(0x0101010101010101)) & word & np.uint64(0x8080808080808080) != np.uint64(0)
 
@@ -62,7 +62,7 @@ def unstuff(source, nbytes, target):
     while at < end:
         while at + np.uint64(8) <= end:
             word = load_u64(at)
-            if _has_ones(word):
+            if has_ones(word):
                 break
             store_u64(out, word)
             at += np.uint64(8)
@@ -88,7 +88,7 @@ def unstuff(source, nbytes, target):
 def stuffed_position(data, at, count):
     """Return the position in `data` of unstuffed byte number `count`, counted from data[at] on."""
     while count > 0:
-        if count >= 8 and at + 8 <= data.shape[0] and not _has_ones(load_u64(data.ctypes.data + np.uint64(at))):
+        if count >= 8 and at + 8 <= data.shape[0] and not has_ones(load_u64(data.ctypes.data + np.uint64(at))):
             at += 8
             count -= 8
         else:

@@ -247,7 +247,7 @@ def decode_planes(payload, nbytes, rows, columns, shrink, work, image):
     data = u8_at(payload, file_nbytes)
     is_recoded = load_u32(tail + np.uint64(12)) == np.uint32(_FAST)
     if is_recoded:
-        if not open_tiles(payload, nbytes, work):
+        if not open_tiles(payload, nbytes, work, False):
             return bad
     elif step < 1 or file_nbytes + num_entries * SEEK_ENTRY_NBYTES != footer or prepare(data, work) != facts.FINE:
         return bad

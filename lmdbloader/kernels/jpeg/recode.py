@@ -18,24 +18,42 @@ from numba import njit
 from lmdbloader.kernels.codec_numbers import SEEK_FOOTER_NBYTES
 from lmdbloader.kernels.jpeg import head as facts
 from lmdbloader.kernels.jpeg import workspace as space
-from lmdbloader.kernels.jpeg.bits import MOST_BLOCKS, ZIGZAG
+from lmdbloader.kernels.jpeg.bits import MOST_BLOCKS, has_ones
 from lmdbloader.kernels.jpeg.codes import CODE_ROOM, PACKED_NBYTES, fill_table, make_code, pack_lengths, unpack_lengths
 from lmdbloader.kernels.jpeg.tokens import (
     BLOCK_TOKENS,
     CODES,
     JOB_NBYTES,
     MOST_BITS,
+    NUM_OFFSETS,
     NUM_TOKENS,
+    SAME,
     SLACK_BLOCKS,
     TABLE_NBYTES,
     TILE_BLOCKS,
     decode_jobs,
+    fill_offsets,
+    find_others,
     is_behind,
     put_block,
 )
 from lmdbloader.kernels.jpeg.workspace import codes_of_file, num_planned, places, prepare
 from lmdbloader.kernels.runtime.compile import kernel
-from lmdbloader.kernels.runtime.memory import i64_at, load_u16, load_u32, part, store_u8, store_u16, u8_at, u16_at, u64_at
+from lmdbloader.kernels.runtime.memory import (
+    i64_at,
+    leading_zeros,
+    load_u16,
+    load_u32,
+    part,
+    reversed_u32,
+    store_u8,
+    store_u16,
+    store_u32,
+    trailing_zeros,
+    u8_at,
+    u16_at,
+    u64_at,
+)
 from lmdbloader.kernels.runtime.symbols import memcpy
 
 _U = np.uint64
@@ -126,16 +144,14 @@ def _put_stream(at, mcus, planned, first, last, tokens, total):
     before = (np.int64(0), np.int64(0))
     for _ in range(mcus):
         for b in range(first, last):
-            block = u16_at(at + _U(128 * b), 64)
-            level = np.int64(np.int16(block[0]))
+            block = at + _U(128 * b)
+            level = np.int64(np.int16(load_u16(block)))
             total = put_block(block, level - before[0], tokens, total)
             # Two components of colour take turns.
             before = (before[1], level) if first else (level, level)
         at += np.uint64(128 * planned)
-    return put_block(_NONE, np.int64(0), tokens, total)
-
-
-_NONE = np.zeros(64, np.uint16)
+    tokens[total] = SAME
+    return total + 1
 
 
 @kernel
@@ -143,31 +159,31 @@ def _write_stream(tokens, stream, codes, out):
     """Write the codes of a stream; return their bytes, -1 without enough room."""
     if out.shape[0] < 2 * tokens.shape[0] + 8:
         return np.int64(-1)
-    bits, count, n = np.uint64(0), np.int64(0), np.int64(0)
+    bits, count, begin = np.uint64(0), np.int64(0), np.uint64(out.ctypes.data)
+    at = begin
     code = np.int64(2 if stream else 0)
     for k in range(tokens.shape[0]):
         found = codes[code * NUM_TOKENS + tokens[k]]
         bits = bits << np.uint64(found >> 16) | np.uint64(found & 0xFFFF)
         count += found >> 16
-        while count >= 8:
-            count -= 8
-            out[n] = bits >> np.uint64(count) & _U(255)
-            n += 1
+        if count >= 32:
+            count -= 32
+            store_u32(at, reversed_u32(np.uint32(bits >> np.uint64(count))))
+            at += _U(4)
         if not stream:
             code = 1 - is_behind(tokens[k])
-    if count:
-        out[n] = bits << np.uint64(8 - count) & _U(255)
-        n += 1
-    return n
+    store_u32(at, reversed_u32(np.uint32(bits << np.uint64(32 - count))))
+    return np.int64(at - begin) + (count + 7 >> 3)
 
 
 @kernel
-def open_tiles(payload, nbytes, work):
+def open_tiles(payload, nbytes, work, in_zigzag):
     """Read what comes before the tiles of a payload, and make the tables of its codes.
 
     Args:
         payload, nbytes: Address of the payload and its length, with a footer.
         work: Address of `jpeg_room` bytes, filled with what `prepare` fills too, and the facts of the tiles.
+        in_zigzag: Whether blocks will be in that order.
 
     Returns:
         Whether all went well.
@@ -189,6 +205,7 @@ def open_tiles(payload, nbytes, work):
     at = head[facts.SCAN] + tiles[BEHIND]
     if step * planned > TILE_BLOCKS or at > footer:
         return False
+    fill_offsets(u16_at(work + _U(space.OFFSETS_AT), NUM_OFFSETS), in_zigzag)
     lengths = u8_at(work + _U(space.LENGTHS_AT), NUM_TOKENS)
     starts = i64_at(work + _U(space.CODE_ROOM_AT), MOST_BITS + 1)
     for k in range(tiles[STREAMS] + 1):
@@ -263,7 +280,7 @@ def decode_tiles(work, window, begin, count, known, at):
     job = 4 * streams * count
     jobs[job], jobs[job + 1] = end, work + _U(space.TILE_BLOCKS_AT + 128 * (1 + space.ROOM_BLOCKS))
     jobs[job + 2], jobs[job + 3] = 64, tables
-    if not decode_jobs(jobs_at, streams * count, end + _U(SEEK_FOOTER_NBYTES - 8)):
+    if not decode_jobs(jobs_at, streams * count, work + _U(space.OFFSETS_AT), end + _U(SEEK_FOOTER_NBYTES - 8)):
         return False, known, at
     for number in range(count):
         tile = column + (begin + number) % columns
@@ -297,53 +314,77 @@ def sum_sizes(tiles, first, end):
 
 
 @njit(inline="always")
-def _put(bits, count, out, end, code):
-    """Write a code, or a value, of its number of bits; return the writer behind it."""
-    bits = bits << np.uint64(code >> np.int64(16)) | np.uint64(code & np.int64(0xFFFF))
-    count += code >> np.int64(16)
+def _put(bits, count, out, end, found, nbits, value):
+    """Write a code and the bits of the value behind it; return the writer behind them.
+
+    Args:
+        bits, count: What is not written yet, and how many bits of it: fewer than 32.
+        out, end: Address where they go, and of the end of the room.
+        found: The code, with its length above 16 bits.
+        nbits, value: How many bits the value has, and these.
+    """
+    length = found >> 16
+    bits = bits << np.uint64(length + nbits) | np.uint64((found & 0xFFFF) << nbits | value)
+    count += length + nbits
+    if count >= 32:
+        count -= 32
+        word = np.uint32(bits >> np.uint64(count))
+        if out + _U(4) <= end and not has_ones(np.uint64(word)):
+            store_u32(out, reversed_u32(word))
+            out += _U(4)
+        else:
+            out = _put_bytes(np.uint64(word), np.int64(32), out, end)
+    return bits, count, out
+
+
+@kernel
+def _put_bytes(bits, count, out, end):
+    """Write whole bytes, a zero behind each 0xFF, as far as there is room; return the address behind them."""
     while count >= 8:
         count -= 8
         byte = np.uint8(bits >> np.uint64(count))
         if out < end:
             store_u8(out, byte)
-            out += np.uint64(1)
+            out += _U(1)
         if byte == np.uint8(255) and out < end:
             store_u8(out, np.uint8(0))
-            out += np.uint64(1)
-    return bits, count, out
+            out += _U(1)
+    return out
 
 
 @njit(inline="always")
-def _value_bits(value):
-    """Return the bits that say a value, behind the code that has their number, with that above them."""
-    size = abs(value)
-    bits = np.int64(0)
-    while size:
-        size >>= 1
-        bits += 1
-    return bits << np.int64(16) | (value - (value < 0)) & ((np.int64(1) << bits) - 1)
+def _put_padding(bits, count, out, end):
+    """Write the last bits, and ones up to the end of their byte; return the address behind it."""
+    more = -count & 7
+    bits = bits << np.uint64(more) | (_U(1) << np.uint64(more)) - _U(1)
+    return _put_bytes(bits, count + more, out, end)
+
+
+@njit(inline="always")
+def _bits_of(value):
+    """Return how many bits say a value, behind the code that has their number, and these."""
+    nbits = 64 - np.int64(leading_zeros(np.uint64(abs(value))))
+    return nbits, (value - (value < 0)) & ((np.int64(1) << nbits) - 1)
 
 
 @kernel
 def _put_block(bits, count, out, end, block, difference, first_codes, codes):
     """Write a block with the codes of the file; return the writer behind it."""
-    value = _value_bits(difference)
-    bits, count, out = _put(bits, count, out, end, first_codes[value >> 16 & 255])
-    bits, count, out = _put(bits, count, out, end, value)
-    before = 0
-    for k in range(1, 64):
-        found = np.int64(np.int16(block[ZIGZAG[k]]))
-        if found:
-            zeros = k - before - 1
-            before = k
-            while zeros >= 16:
-                bits, count, out = _put(bits, count, out, end, codes[0xF0])
-                zeros -= 16
-            value = _value_bits(found)
-            bits, count, out = _put(bits, count, out, end, codes[(zeros << 4 | value >> 16) & 255])
-            bits, count, out = _put(bits, count, out, end, value)
+    nbits, value = _bits_of(difference)
+    bits, count, out = _put(bits, count, out, end, first_codes[nbits], nbits, value)
+    left, before, zero = find_others(block), np.int64(0), np.int64(0)
+    while left:
+        k = np.int64(trailing_zeros(left))
+        left &= left - _U(1)
+        zeros = k - before - 1
+        before = k
+        while zeros >= 16:
+            bits, count, out = _put(bits, count, out, end, codes[0xF0], zero, zero)
+            zeros -= 16
+        nbits, value = _bits_of(np.int64(np.int16(load_u16(block + np.uint64(2 * k)))))
+        bits, count, out = _put(bits, count, out, end, codes[(zeros << 4 | nbits) & 255], nbits, value)
     if before < 63:
-        bits, count, out = _put(bits, count, out, end, codes[0])
+        bits, count, out = _put(bits, count, out, end, codes[0], zero, zero)
     return bits, count, out
 
 
@@ -360,7 +401,7 @@ def restore(payload, nbytes, work, out):
         Whether `out` was filled.
     """
     tiles = i64_at(work + _U(space.TILES_AT), 16)
-    if not open_tiles(payload, nbytes, work) or tiles[FILE_NBYTES] != out.shape[0]:
+    if not open_tiles(payload, nbytes, work, True) or tiles[FILE_NBYTES] != out.shape[0]:
         return False
     head = i64_at(work, facts.HEAD_WORDS)
     plan, planned = i64_at(work + _U(space.PLAN_AT), MOST_BLOCKS * space.PLANNED), num_planned(head)
@@ -374,18 +415,21 @@ def restore(payload, nbytes, work, out):
     target, end = np.uint64(out.ctypes.data + scan), np.uint64(out.ctypes.data + tail)
     memcpy(end, payload + np.uint64(scan), np.uint64(tiles[BEHIND]))
     bits, count, restarts, left = _U(0), np.int64(0), np.int64(0), head[facts.RESTART]
-    known, at, padding = np.int64(0), np.uint64(tiles[TILES]), np.int64(7) << 16 | 127
+    known, at, at_once = np.int64(0), np.uint64(tiles[TILES]), tiles_at_once(tiles)
     for c in range(3):
         before[c] = 0
-    for tile in range(tiles[ACROSS] * down):
-        fine, known, at = decode_tiles(work, (np.int64(0), np.int64(0), tiles[ACROSS]), tile, np.int64(1), known, at)
-        if not fine:
-            return False
-        first, color = blocks_of(work, np.int64(0))
+    total = tiles[ACROSS] * down
+    for tile in range(total):
+        if tile % at_once == 0:
+            window, ready = (np.int64(0), np.int64(0), tiles[ACROSS]), min(at_once, total - tile)
+            fine, known, at = decode_tiles(work, window, tile, ready, known, at)
+            if not fine:
+                return False
+        first, color = blocks_of(work, tile % at_once)
         for _ in range(min(tiles[STEP], across - tile % tiles[ACROSS] * tiles[STEP])):
             if head[facts.RESTART]:
                 if left == 0:
-                    bits, count, target = _put(bits, count, target, end, padding)
+                    target = _put_padding(bits, count, target, end)
                     if target + _U(2) > end:
                         return False
                     store_u8(target, np.uint8(0xFF))
@@ -399,19 +443,18 @@ def restore(payload, nbytes, work, out):
             for b in range(0, planned, space.PLANNED):
                 c = plan[b + space.OF]
                 p = facts.PER_COMPONENT + 5 * c
-                block = u16_at(color if c else first, 64)
+                block = color if c else first
                 if c:
                     color += _U(128)
                 else:
                     first += _U(128)
-                level = np.int64(np.int16(block[0]))
+                level = np.int64(np.int16(load_u16(block)))
                 bits, count, target = _put_block(
                     bits, count, target, end, block, level - before[c],
                     part(codes, 256 * head[p + facts.FIRST_TABLE], 256), part(codes, 256 * head[p + facts.TABLE], 256),
                 )  # fmt: skip
                 before[c] = level
-    bits, count, target = _put(bits, count, target, end, padding)
-    return target == end
+    return _put_padding(bits, count, target, end) == end
 
 
 @kernel

@@ -18,7 +18,7 @@ from lmdbloader.kernels.codec_numbers import SEEK_ENTRY_NBYTES, SEEK_FOOTER_NBYT
 from lmdbloader.kernels.jpeg import head as facts
 from lmdbloader.kernels.jpeg import workspace as space
 from lmdbloader.kernels.jpeg.bits import MOST_BLOCKS, decode_coefficients, stuffed_position, unstuff
-from lmdbloader.kernels.jpeg.workspace import num_planned, places, prepare
+from lmdbloader.kernels.jpeg.workspace import num_planned, places, prepare, set_order
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.memory import i64_at, load_u8, load_u32, load_u64, store_u16, store_u64
 
@@ -77,7 +77,8 @@ def scan_blocks(data, step, work, entries, blocks):
         step: MCUs between entries along a row.
         work: Address of `jpeg_room` bytes.
         entries: uint8, with room for all of them.
-        blocks: Address of (8, 8) int16 for each block and one more, all zero, filled with the coefficients; 0: none.
+        blocks: Address of 64 int16 for each block and one more, all zero, filled with the coefficients in zigzag order;
+            0: none.
 
     Returns:
         (FINE, DAMAGED, UNSUPPORTED or CODES_ONLY, which is sound, without entries; number of entries, height, width,
@@ -92,6 +93,7 @@ def scan_blocks(data, step, work, entries, blocks):
     down, across = places(head)
     total = down * across
     size = np.int64(data.shape[0])
+    set_order(work, True)
     block = np.uint64(blocks) if blocks else work + np.uint64(space.BLOCK_AT)
     block_step = np.uint64(128 if blocks else 0)
     order = work + np.uint64(space.ORDER_AT)

@@ -19,7 +19,9 @@ waits for its look-up, the processor goes on with the others.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
 
 from lmdbloader.kernels.jpeg.bits import ZIGZAG
 from lmdbloader.kernels.runtime.compile import kernel
@@ -63,23 +65,30 @@ def _meanings() -> np.ndarray:
         put(_ADD + 2 * k, 0, size, is_behind=True)
         put(_ADD + 2 * k + 1, 0, -size, is_behind=True)
     for difference in range(-_MOST_BEGIN, _MOST_BEGIN + 1):
-        put(begin_token(difference), 1, difference, is_behind=abs(difference) >= _LARGE - 1, begins=True)
+        put(_begin_token(difference), 1, difference, is_behind=abs(difference) >= _LARGE - 1, begins=True)
     return found
 
 
-def begin_token(difference: int) -> int:
-    """Return the token that begins a block with a small difference."""
+def _begin_token(difference: int) -> int:
     return _BEGIN + (2 * difference if difference >= 0 else -2 * difference - 1)
 
 
 MEANINGS = _meanings()
-# Offsets of coefficients in bytes, by their place in zigzag order behind the 64 of a block that is none: more blocks than
-# a tile has, as many as a damaged one may go on.
+# Begins a block whose first coefficient is that of the one before.
+SAME = _BEGIN
+# The most blocks of a tile, and behind them as many as a damaged one may go on.
 TILE_BLOCKS = 64
 SLACK_BLOCKS = 5
-_OFFSETS = (
-    (np.arange(TILE_BLOCKS + 1 + SLACK_BLOCKS)[:, None] * 128 + 2 * np.array(ZIGZAG)).ravel().astype(np.uint16)
-)
+# Where coefficients are, by their places in zigzag order behind the 64 of a block before the first one.
+NUM_OFFSETS = 64 * (1 + TILE_BLOCKS + SLACK_BLOCKS)
+
+
+@kernel
+def fill_offsets(offsets, in_zigzag):
+    """Fill (NUM_OFFSETS,) uint16 with the offset of each coefficient in bytes; in_zigzag: if blocks are in that order."""
+    for place in range(NUM_OFFSETS):
+        k = place & 63
+        offsets[place] = (place - k + (k if in_zigzag else ZIGZAG[k])) << 1
 
 
 @njit(inline="always")
@@ -110,12 +119,25 @@ def _part_of(value, most):
     return -size if value < 0 else size
 
 
+@intrinsic
+def find_others(typing_context, block):
+    """Return a uint64 with a bit for each of 64 int16 at a uint64 address but the first that is not zero."""
+
+    def generate(context, builder, signature, arguments):
+        kind = ir.VectorType(ir.IntType(16), 64)
+        loaded = builder.load(builder.inttoptr(arguments[0], kind.as_pointer()), align=2)
+        found = builder.bitcast(builder.icmp_unsigned("!=", loaded, ir.Constant(kind, None)), ir.IntType(64))
+        return builder.and_(found, ir.IntType(64)(-2))
+
+    return types.uint64(types.uint64), generate
+
+
 @kernel
 def put_block(block, difference, out, n):
     """Write the tokens of a block.
 
     Args:
-        block: (64,) coefficients as uint16, of which the first does not count.
+        block: Address of 64 int16 in zigzag order, of which the first does not count.
         difference: Of the first coefficient.
         out: uint16, room for BLOCK_TOKENS from out[n] on.
 
@@ -125,21 +147,25 @@ def put_block(block, difference, out, n):
     first = difference if abs(difference) <= _MOST_BEGIN else _part_of(difference, _MOST_BEGIN)
     out[n] = _BEGIN + (2 * first if first >= 0 else -2 * first - 1)
     n = _put_units(difference - first, out, n + 1)
-    before = 0
-    for k in range(1, 64):
-        value = np.int64(np.int16(block[ZIGZAG[k]]))
-        if value:
-            zeros = k - before - 1
-            before = k
-            while zeros >= 16:
-                out[n] = _SKIP + 15
-                n, zeros = n + 1, zeros - 16
-            if zeros and abs(value) > _LARGEST[zeros]:
-                out[n] = _SKIP + zeros - 1
-                n, zeros = n + 1, 0
-            small = value if abs(value) <= _LARGEST[zeros] else _part_of(value, 47)
-            out[n] = _FIRST_OF[zeros] + 2 * abs(small) - 2 + np.int64(small < 0)
-            n = _put_units(value - small, out, n + 1)
+    left, before = find_others(block), np.int64(0)
+    while left:
+        k = np.int64(trailing_zeros(left))
+        left &= left - _U(1)
+        value, zeros = np.int64(np.int16(load_u16(block + np.uint64(2 * k)))), k - before - 1
+        before = k
+        while zeros >= 16:
+            out[n] = _SKIP + 15
+            n, zeros = n + 1, zeros - 16
+        if abs(value) <= _LARGEST[zeros]:
+            out[n] = _FIRST_OF[zeros] + 2 * abs(value) - 2 + np.int64(value < 0)
+            n += 1
+            continue
+        if zeros:
+            out[n] = _SKIP + zeros - 1
+            n += 1
+        small = value if abs(value) <= _LARGEST[0] else _part_of(value, 47)
+        out[n] = _FIRST_OF[0] + 2 * abs(small) - 2 + np.int64(small < 0)
+        n = _put_units(value - small, out, n + 1)
     return n
 
 
@@ -168,20 +194,20 @@ def _refill(lane, limit):
 
 
 @njit(inline="always")
-def _step(lane):
+def _step(lane, offsets):
     """Decode a token of a stream."""
     bits = lane[_BITS]
     entry = load_u32(lane[_TABLE] + (bits >> _U(64 - MOST_BITS) << _U(2)))
     word = np.uint64(entry)
     place = (lane[_PLACE] | (word >> _U(_OR_AT) & _U(63))) + (word >> _U(_ON_AT) & _U(31))
-    at = lane[_BLOCKS] + np.uint64(_OFFSETS[place])
+    at = lane[_BLOCKS] + np.uint64(load_u16(offsets + (place << _U(1))))
     store_u16(at, np.uint16(load_u16(at) + (np.int32(entry) >> np.int32(_VALUE_AT))))
     table = lane[_TABLES] + (word & _U(TABLE_NBYTES))
     return bits << (word & _U(63)), lane[_AT], place, table, lane[_BLOCKS], lane[_END], lane[_TABLES]
 
 
 @kernel
-def decode_jobs(jobs, count, limit):
+def decode_jobs(jobs, count, offsets, limit):
     """Decode streams of tokens into blocks, which are zero before.
 
     Whatever the bits are, nothing is read behind `limit` + 8, and nothing written behind SLACK_BLOCKS more than the
@@ -190,6 +216,7 @@ def decode_jobs(jobs, count, limit):
     Args:
         jobs: Address of (count + 1, 4) uint64: address of a stream, of the room of a block before its first one, place
             that it ends with, address of its tables. The last one is of no stream: its block is where others wait.
+        offsets: Address of the places of coefficients, see `fill_offsets`.
         limit: The last address from which eight bytes may be read.
 
     Returns:
@@ -200,11 +227,11 @@ def decode_jobs(jobs, count, limit):
     number, left, idle = 4, count, load_u64(jobs + np.uint64(JOB_NBYTES * count + 8))
     for _ in range(count * TILE_BLOCKS * BLOCK_TOKENS):
         a, b, c, d = _refill(a, limit), _refill(b, limit), _refill(c, limit), _refill(d, limit)
-        a, b, c, d = _step(a), _step(b), _step(c), _step(d)
-        a, b, c, d = _step(a), _step(b), _step(c), _step(d)
-        a, b, c, d = _step(a), _step(b), _step(c), _step(d)
-        a, b, c, d = _step(a), _step(b), _step(c), _step(d)
-        a, b, c, d = _step(a), _step(b), _step(c), _step(d)
+        a, b, c, d = _step(a, offsets), _step(b, offsets), _step(c, offsets), _step(d, offsets)
+        a, b, c, d = _step(a, offsets), _step(b, offsets), _step(c, offsets), _step(d, offsets)
+        a, b, c, d = _step(a, offsets), _step(b, offsets), _step(c, offsets), _step(d, offsets)
+        a, b, c, d = _step(a, offsets), _step(b, offsets), _step(c, offsets), _step(d, offsets)
+        a, b, c, d = _step(a, offsets), _step(b, offsets), _step(c, offsets), _step(d, offsets)
         if a[_PLACE] >= a[_END]:
             left -= np.int64(a[_BLOCKS] != idle)
             a, number = _begin_job(jobs, number, count), number + 1

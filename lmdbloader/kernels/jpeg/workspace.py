@@ -8,7 +8,7 @@ from lmdbloader.kernels.jpeg import head as facts
 from lmdbloader.kernels.jpeg.bits import MOST_BLOCKS, NUM_TABLES, ORDERED, SLACK, TABLE_WORDS, ZIGZAG, codes_of_table
 from lmdbloader.kernels.jpeg.codes import CODE_ROOM
 from lmdbloader.kernels.jpeg.head import read_head
-from lmdbloader.kernels.jpeg.tokens import CODES, JOB_NBYTES, MOST_BITS, NUM_TOKENS, SLACK_BLOCKS, TABLE_NBYTES
+from lmdbloader.kernels.jpeg.tokens import CODES, JOB_NBYTES, NUM_OFFSETS, NUM_TOKENS, SLACK_BLOCKS, TABLE_NBYTES
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.memory import i32_at, i64_at, part, u16_at
 
@@ -35,7 +35,8 @@ CODES_OF_FILE_AT = LENGTHS_AT + (CODES * NUM_TOKENS + 7) // 8 * 8
 CODE_ROOM_AT = CODES_OF_FILE_AT + 8 * 256 * NUM_TABLES
 JOBS_AT = CODE_ROOM_AT + 8 * CODE_ROOM
 MOST_JOBS = 64
-TOKEN_TABLES_AT = (JOBS_AT + JOB_NBYTES * (MOST_JOBS + 1) + 63) // 64 * 64
+OFFSETS_AT = JOBS_AT + JOB_NBYTES * (MOST_JOBS + 1)
+TOKEN_TABLES_AT = (OFFSETS_AT + 2 * NUM_OFFSETS + 63) // 64 * 64
 TILE_BLOCKS_AT = TOKEN_TABLES_AT + CODES * TABLE_NBYTES
 # A tile has two streams at most, each with slack behind its blocks; a block is before the first one.
 ROOM_BLOCKS = 512
@@ -63,12 +64,19 @@ def _views(work):
 
 
 @kernel
+def set_order(work, in_zigzag):
+    """Set where `decode_coefficients` writes the coefficients of a block."""
+    order = _views(work)[3]
+    for k in range(ORDERED):
+        order[k] = 128 if k >= 64 else 2 * k if in_zigzag else 2 * ZIGZAG[k]
+
+
+@kernel
 def prepare(data, work):
     """Read the head of a file into the scratch; return FINE, DAMAGED, UNSUPPORTED or CODES_ONLY."""
-    head, quantisation, tables, order = _views(work)
+    head, quantisation, tables, _ = _views(work)
     status = read_head(data, head, quantisation, tables)
-    for k in range(ORDERED):
-        order[k] = 2 * ZIGZAG[k] if k < 64 else 128
+    set_order(work, False)
     scales = u16_at(work + np.uint64(_SCALES_AT), facts.QUANTISATION_WORDS)
     for table in range(0, facts.QUANTISATION_WORDS, 64):
         for k in range(64):

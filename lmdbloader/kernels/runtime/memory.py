@@ -134,6 +134,26 @@ def trailing_zeros(typing_context, word):
 
 
 @intrinsic
+def leading_zeros(typing_context, word):
+    """Return the number of zeros above the highest bit of a uint64 that is one; 64 of zero."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.uint64(types.uint64), generate
+
+
+@intrinsic
+def reversed_u32(typing_context, word):
+    """Return a uint32 with its bytes in the other order."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bswap(arguments[0])
+
+    return types.uint32(types.uint32), generate
+
+
+@intrinsic
 def _stream_floats(typing_context, source, target, factor, term):
     """Write 16 uint8 as 16 float32 past the caches; target: uint64 address of a cache line."""
 
