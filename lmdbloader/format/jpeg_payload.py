@@ -94,7 +94,7 @@ def _restore(stored: U8, nbytes: int) -> bytes:
     if entries.restored_nbytes(at, stored.size) != nbytes:
         raise FormatError(f"a recoded JPEG of {stored.size} bytes: its footer says that the file has {nbytes}")
     out = np.empty(nbytes, np.uint8)
-    work = np.empty(entries.jpeg_room(stored.size, 0, 0), np.uint8)
+    work = np.empty(entries.jpeg_room(max(stored.size, nbytes), 0, 0), np.uint8)
     if not entries.restore(at, stored.size, work.ctypes.data, out):
         raise FormatError(f"a recoded JPEG of {stored.size} bytes: its tokens do not give back a file of {nbytes}")
     return out.tobytes()

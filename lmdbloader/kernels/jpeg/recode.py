@@ -42,13 +42,15 @@ from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.memory import (
     i64_at,
     leading_zeros,
+    load_u8,
     load_u16,
     load_u32,
+    load_u64,
     part,
-    reversed_u32,
+    reversed_u64,
     store_u8,
     store_u16,
-    store_u32,
+    store_u64,
     trailing_zeros,
     u8_at,
     u16_at,
@@ -116,11 +118,14 @@ def encode_tokens(data, blocks, work, tokens, out):
                 total = _put_stream(at, mcus, planned, first, last, tokens, total)
                 store_u16(tokens.ctypes.data + _U(2 * begin), np.uint16(total - begin - 2))
                 store_u16(tokens.ctypes.data + _U(2 * begin + 2), np.uint16((total - begin - 2) >> 16))
-                behind_large = np.int64(1)
-                for k in range(begin + 2, total):
-                    code = 2 if stream else 1 - behind_large
-                    codes[code * NUM_TOKENS + tokens[k]] += 1
-                    behind_large = is_behind(tokens[k])
+                # From here on with the number of their code.
+                code = np.int64(2 * NUM_TOKENS if stream else 0)
+                found = part(tokens, begin + 2, total - begin - 2)
+                for k in range(found.shape[0]):
+                    token = np.int64(found[k])
+                    found[k] = code + token
+                    codes[code + token] += 1
+                    code = np.int64(2 * NUM_TOKENS) if stream else NUM_TOKENS * (1 - is_behind(token))
             column += step
     for k in range(num_codes):
         code, length = part(codes, k * NUM_TOKENS, NUM_TOKENS), part(lengths, k * NUM_TOKENS, NUM_TOKENS)
@@ -130,12 +135,29 @@ def encode_tokens(data, blocks, work, tokens, out):
     at = np.int64(0)
     for number in range(streams * num_tiles):
         count = np.int64(tokens[at]) | np.int64(tokens[at + 1]) << 16
-        nbytes = _write_stream(part(tokens, at + 2, count), number % streams, codes, part(out, num, out.shape[0] - num))
+        nbytes = _write_stream(part(tokens, at + 2, count), codes, part(out, num, out.shape[0] - num))
         if nbytes < 0 or nbytes > 0xFFFF:
             return np.int64(-1), behind, step
         store_u16(out.ctypes.data + np.uint64(sizes), np.uint16(nbytes))
         sizes, num, at = sizes + 2, num + nbytes, at + 2 + count
     return np.int64(num), behind, step
+
+
+@njit(inline="always")
+def _put(bits, count, at, found, nbits, value):
+    """Write a code and the bits of the value behind it; return the writer behind them.
+
+    Args:
+        bits, count: The last bits, and how many are not in whole bytes yet.
+        at: Address where these go; eight bytes are written.
+        found: The code, with its length above 16 bits.
+        nbits, value: How many bits the value has, and these.
+    """
+    length = (found >> 16) + nbits
+    bits = bits << np.uint64(length) | np.uint64((found & 0xFFFF) << nbits | value)
+    count += length
+    store_u64(at, reversed_u64(bits << np.uint64(64 - count)))
+    return bits, count & 7, at + np.uint64(count >> 3)
 
 
 @kernel
@@ -155,24 +177,15 @@ def _put_stream(at, mcus, planned, first, last, tokens, total):
 
 
 @kernel
-def _write_stream(tokens, stream, codes, out):
+def _write_stream(tokens, codes, out):
     """Write the codes of a stream; return their bytes, -1 without enough room."""
     if out.shape[0] < 2 * tokens.shape[0] + 8:
         return np.int64(-1)
-    bits, count, begin = np.uint64(0), np.int64(0), np.uint64(out.ctypes.data)
-    at = begin
-    code = np.int64(2 if stream else 0)
+    begin = np.uint64(out.ctypes.data)
+    bits, count, at = _U(0), np.int64(0), begin
     for k in range(tokens.shape[0]):
-        found = codes[code * NUM_TOKENS + tokens[k]]
-        bits = bits << np.uint64(found >> 16) | np.uint64(found & 0xFFFF)
-        count += found >> 16
-        if count >= 32:
-            count -= 32
-            store_u32(at, reversed_u32(np.uint32(bits >> np.uint64(count))))
-            at += _U(4)
-        if not stream:
-            code = 1 - is_behind(tokens[k])
-    store_u32(at, reversed_u32(np.uint32(bits << np.uint64(32 - count))))
+        found = codes[tokens[k]]
+        bits, count, at = _put(bits, count, at, found, np.int64(0), np.int64(0))
     return np.int64(at - begin) + (count + 7 >> 3)
 
 
@@ -314,53 +327,6 @@ def sum_sizes(tiles, first, end):
 
 
 @njit(inline="always")
-def _put(bits, count, out, end, found, nbits, value):
-    """Write a code and the bits of the value behind it; return the writer behind them.
-
-    Args:
-        bits, count: What is not written yet, and how many bits of it: fewer than 32.
-        out, end: Address where they go, and of the end of the room.
-        found: The code, with its length above 16 bits.
-        nbits, value: How many bits the value has, and these.
-    """
-    length = found >> 16
-    bits = bits << np.uint64(length + nbits) | np.uint64((found & 0xFFFF) << nbits | value)
-    count += length + nbits
-    if count >= 32:
-        count -= 32
-        word = np.uint32(bits >> np.uint64(count))
-        if out + _U(4) <= end and not has_ones(np.uint64(word)):
-            store_u32(out, reversed_u32(word))
-            out += _U(4)
-        else:
-            out = _put_bytes(np.uint64(word), np.int64(32), out, end)
-    return bits, count, out
-
-
-@kernel
-def _put_bytes(bits, count, out, end):
-    """Write whole bytes, a zero behind each 0xFF, as far as there is room; return the address behind them."""
-    while count >= 8:
-        count -= 8
-        byte = np.uint8(bits >> np.uint64(count))
-        if out < end:
-            store_u8(out, byte)
-            out += _U(1)
-        if byte == np.uint8(255) and out < end:
-            store_u8(out, np.uint8(0))
-            out += _U(1)
-    return out
-
-
-@njit(inline="always")
-def _put_padding(bits, count, out, end):
-    """Write the last bits, and ones up to the end of their byte; return the address behind it."""
-    more = -count & 7
-    bits = bits << np.uint64(more) | (_U(1) << np.uint64(more)) - _U(1)
-    return _put_bytes(bits, count + more, out, end)
-
-
-@njit(inline="always")
 def _bits_of(value):
     """Return how many bits say a value, behind the code that has their number, and these."""
     nbits = 64 - np.int64(leading_zeros(np.uint64(abs(value))))
@@ -368,10 +334,10 @@ def _bits_of(value):
 
 
 @kernel
-def _put_block(bits, count, out, end, block, difference, first_codes, codes):
+def _put_block(bits, count, at, block, difference, first_codes, codes):
     """Write a block with the codes of the file; return the writer behind it."""
     nbits, value = _bits_of(difference)
-    bits, count, out = _put(bits, count, out, end, first_codes[nbits], nbits, value)
+    bits, count, at = _put(bits, count, at, first_codes[nbits], nbits, value)
     left, before, zero = find_others(block), np.int64(0), np.int64(0)
     while left:
         k = np.int64(trailing_zeros(left))
@@ -379,13 +345,37 @@ def _put_block(bits, count, out, end, block, difference, first_codes, codes):
         zeros = k - before - 1
         before = k
         while zeros >= 16:
-            bits, count, out = _put(bits, count, out, end, codes[0xF0], zero, zero)
+            bits, count, at = _put(bits, count, at, codes[0xF0], zero, zero)
             zeros -= 16
         nbits, value = _bits_of(np.int64(np.int16(load_u16(block + np.uint64(2 * k)))))
-        bits, count, out = _put(bits, count, out, end, codes[(zeros << 4 | nbits) & 255], nbits, value)
+        bits, count, at = _put(bits, count, at, codes[(zeros << 4 | nbits) & 255], nbits, value)
     if before < 63:
-        bits, count, out = _put(bits, count, out, end, codes[0], zero, zero)
-    return bits, count, out
+        bits, count, at = _put(bits, count, at, codes[0], zero, zero)
+    return bits, count, at
+
+
+@kernel
+def _end_codes(bits, count, at, begin, out, end):
+    """Write ones up to the end of a byte; copy the bytes to `out`, stuffed, up to `end`; return the address behind them."""
+    more = -count & 7
+    if more:
+        store_u8(at, np.uint8(bits << np.uint64(more) | (_U(1) << np.uint64(more)) - _U(1)))
+        at += _U(1)
+    while begin < at:
+        while begin + _U(8) <= at and out + _U(8) <= end and not has_ones(load_u64(begin)):
+            store_u64(out, load_u64(begin))
+            begin += _U(8)
+            out += _U(8)
+        for _ in range(min(at - begin, _U(8))):
+            byte = load_u8(begin)
+            begin += _U(1)
+            if out < end:
+                store_u8(out, byte)
+                out += _U(1)
+            if byte == np.uint8(255) and out < end:
+                store_u8(out, np.uint8(0))
+                out += _U(1)
+    return out
 
 
 @kernel
@@ -394,7 +384,7 @@ def restore(payload, nbytes, work, out):
 
     Args:
         payload, nbytes: Address of the payload and its length, with a footer.
-        work: Address of `jpeg_room` bytes.
+        work: Address of `jpeg_room` bytes for the longer one of payload and file.
         out: uint8, room for the file.
 
     Returns:
@@ -414,11 +404,11 @@ def restore(payload, nbytes, work, out):
     memcpy(np.uint64(out.ctypes.data), payload, np.uint64(scan))
     target, end = np.uint64(out.ctypes.data + scan), np.uint64(out.ctypes.data + tail)
     memcpy(end, payload + np.uint64(scan), np.uint64(tiles[BEHIND]))
-    bits, count, restarts, left = _U(0), np.int64(0), np.int64(0), head[facts.RESTART]
-    known, at, at_once = np.int64(0), np.uint64(tiles[TILES]), tiles_at_once(tiles)
+    begin = work + _U(space.FIXED_NBYTES)
+    bits, count, coded, restarts, left = _U(0), np.int64(0), begin, np.int64(0), head[facts.RESTART]
+    known, at, at_once, total = np.int64(0), np.uint64(tiles[TILES]), tiles_at_once(tiles), tiles[ACROSS] * down
     for c in range(3):
         before[c] = 0
-    total = tiles[ACROSS] * down
     for tile in range(total):
         if tile % at_once == 0:
             window, ready = (np.int64(0), np.int64(0), tiles[ACROSS]), min(at_once, total - tile)
@@ -429,17 +419,19 @@ def restore(payload, nbytes, work, out):
         for _ in range(min(tiles[STEP], across - tile % tiles[ACROSS] * tiles[STEP])):
             if head[facts.RESTART]:
                 if left == 0:
-                    target = _put_padding(bits, count, target, end)
+                    target = _end_codes(bits, count, coded, begin, target, end)
                     if target + _U(2) > end:
                         return False
                     store_u8(target, np.uint8(0xFF))
                     store_u8(target + _U(1), np.uint8(0xD0 + (restarts & 7)))
                     target += _U(2)
-                    bits, count, left = _U(0), np.int64(0), head[facts.RESTART]
+                    bits, count, coded, left = _U(0), np.int64(0), begin, head[facts.RESTART]
                     restarts += 1
                     for c in range(3):
                         before[c] = 0
                 left -= 1
+            if coded - begin > np.uint64(out.shape[0]):
+                return False
             for b in range(0, planned, space.PLANNED):
                 c = plan[b + space.OF]
                 p = facts.PER_COMPONENT + 5 * c
@@ -449,12 +441,12 @@ def restore(payload, nbytes, work, out):
                 else:
                     first += _U(128)
                 level = np.int64(np.int16(load_u16(block)))
-                bits, count, target = _put_block(
-                    bits, count, target, end, block, level - before[c],
+                bits, count, coded = _put_block(
+                    bits, count, coded, block, level - before[c],
                     part(codes, 256 * head[p + facts.FIRST_TABLE], 256), part(codes, 256 * head[p + facts.TABLE], 256),
                 )  # fmt: skip
                 before[c] = level
-    return _put_padding(bits, count, target, end) == end
+    return _end_codes(bits, count, coded, begin, target, end) == end
 
 
 @kernel

@@ -144,13 +144,13 @@ def leading_zeros(typing_context, word):
 
 
 @intrinsic
-def reversed_u32(typing_context, word):
-    """Return a uint32 with its bytes in the other order."""
+def reversed_u64(typing_context, word):
+    """Return a uint64 with its bytes in the other order."""
 
     def generate(context, builder, signature, arguments):
         return builder.bswap(arguments[0])
 
-    return types.uint32(types.uint32), generate
+    return types.uint64(types.uint64), generate
 
 
 @intrinsic
