@@ -249,7 +249,7 @@ def decode_planes(payload, nbytes, rows, columns, shrink, work, image):
     if is_recoded:
         if not open_tiles(payload, nbytes, work, False):
             return bad
-    elif step < 1 or file_nbytes + num_entries * SEEK_ENTRY_NBYTES != footer or prepare(data, work) != facts.FINE:
+    elif step < 1 or file_nbytes + num_entries * SEEK_ENTRY_NBYTES != footer or prepare(data, work, True) != facts.FINE:
         return bad
     head = i64_at(work, facts.HEAD_WORDS)
     if head[facts.HEIGHT] != image[0] or head[facts.WIDTH] != image[1] or head[facts.COMPONENTS] != image[2]:

@@ -50,7 +50,7 @@ def _read_quantisation(data, at, end, quantisation):
 
 
 @kernel
-def _read_tables(data, at, end, tables):
+def _read_tables(data, at, end, tables, needs_tables):
     """Return one bit for each table that was read, first those of first coefficients; -1 if they are damaged."""
     found = np.int64(0)
     while at < end:
@@ -60,7 +60,12 @@ def _read_tables(data, at, end, tables):
         if kind > 1 or number > 3:
             return np.int64(-1)
         table = 4 * kind + number
-        count = build_table(data, at + 1, end, kind == 0, part(tables, table * TABLE_WORDS, TABLE_WORDS))
+        if needs_tables:
+            count = build_table(data, at + 1, end, kind == 0, part(tables, table * TABLE_WORDS, TABLE_WORDS))
+        else:
+            count = np.int64(0)
+            for length in range(16):
+                count += data[at + 1 + length]
         if count < 0:
             return np.int64(-1)
         found |= np.int64(1) << table
@@ -138,14 +143,14 @@ def _is_luminance_first(names, seen_jfif, adobe):
 
 
 @kernel
-def read_head(data, head, quantisation, tables):
+def read_head(data, head, quantisation, tables, needs_tables):
     """Read the segments before the coded bytes.
 
     Args:
         data: uint8, the file.
         head: (HEAD_WORDS,) int64, filled.
         quantisation: (QUANTISATION_WORDS,) int32, filled in zigzag order.
-        tables: (TABLES_WORDS,) int32, filled.
+        tables: (TABLES_WORDS,) int32, filled if needs_tables.
 
     Returns:
         FINE, DAMAGED, UNSUPPORTED or CODES_ONLY.
@@ -179,7 +184,7 @@ def read_head(data, head, quantisation, tables):
             status = FINE if found >= 0 else DAMAGED
             quantised |= found
         elif marker == 0xC4:
-            found = _read_tables(data, at, end, tables)
+            found = _read_tables(data, at, end, tables, needs_tables)
             status = FINE if found >= 0 else DAMAGED
             seen |= found
         elif marker == 0xC0 or marker == 0xC1:

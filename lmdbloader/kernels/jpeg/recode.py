@@ -196,7 +196,7 @@ def open_tiles(payload, nbytes, work, in_zigzag):
     Args:
         payload, nbytes: Address of the payload and its length, with a footer.
         work: Address of `jpeg_room` bytes, filled with what `prepare` fills too, and the facts of the tiles.
-        in_zigzag: Whether blocks will be in that order.
+        in_zigzag: Whether blocks will be in that order, and tables of the file's codes are needed.
 
     Returns:
         Whether all went well.
@@ -205,7 +205,7 @@ def open_tiles(payload, nbytes, work, in_zigzag):
     tail = payload + np.uint64(footer)
     data = u8_at(payload, footer)
     step = np.int64(load_u16(tail + _U(8)))
-    if prepare(data, work) != facts.FINE or step < 1:
+    if prepare(data, work, in_zigzag) != facts.FINE or step < 1:
         return False
     head, tiles = i64_at(work, facts.HEAD_WORDS), i64_at(work + _U(space.TILES_AT), 16)
     down, across = places(head)
@@ -218,7 +218,7 @@ def open_tiles(payload, nbytes, work, in_zigzag):
     at = head[facts.SCAN] + tiles[BEHIND]
     if step * planned > TILE_BLOCKS or at > footer:
         return False
-    fill_offsets(u16_at(work + _U(space.OFFSETS_AT), NUM_OFFSETS), in_zigzag)
+    fill_offsets(u16_at(work + _U(space.OFFSETS_AT), NUM_OFFSETS), step * planned, in_zigzag)
     lengths = u8_at(work + _U(space.LENGTHS_AT), NUM_TOKENS)
     starts = i64_at(work + _U(space.CODE_ROOM_AT), MOST_BITS + 1)
     for k in range(tiles[STREAMS] + 1):

@@ -46,7 +46,7 @@ def count_entries(data, work):
 
     Arguments as there.
     """
-    if prepare(data, work) != facts.FINE:
+    if prepare(data, work, True) != facts.FINE:
         return np.int64(0), np.int64(1)
     head = i64_at(work, facts.HEAD_WORDS)
     down, across = places(head)
@@ -84,7 +84,7 @@ def scan_blocks(data, step, work, entries, blocks):
         (FINE, DAMAGED, UNSUPPORTED or CODES_ONLY, which is sound, without entries; number of entries, height, width,
         components).
     """
-    status = prepare(data, work)
+    status = prepare(data, work, True)
     head = i64_at(work, facts.HEAD_WORDS)
     if status != facts.FINE and status != facts.CODES_ONLY:
         return status, np.int64(0), np.int64(0), np.int64(0), np.int64(0)

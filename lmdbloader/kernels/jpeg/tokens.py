@@ -25,7 +25,7 @@ from numba.extending import intrinsic
 
 from lmdbloader.kernels.jpeg.bits import ZIGZAG
 from lmdbloader.kernels.runtime.compile import kernel
-from lmdbloader.kernels.runtime.memory import load_bits, load_u16, load_u32, load_u64, store_u16, trailing_zeros
+from lmdbloader.kernels.runtime.memory import load_bits, load_u16, load_u32, load_u64, part, store_u16, trailing_zeros
 
 _U = np.uint64
 # Codes have at most so many bits: one look-up decodes any, and five fit into what a stream holds.
@@ -84,11 +84,17 @@ NUM_OFFSETS = 64 * (1 + TILE_BLOCKS + SLACK_BLOCKS)
 
 
 @kernel
-def fill_offsets(offsets, in_zigzag):
-    """Fill (NUM_OFFSETS,) uint16 with the offset of each coefficient in bytes; in_zigzag: if blocks are in that order."""
-    for place in range(NUM_OFFSETS):
-        k = place & 63
-        offsets[place] = (place - k + (k if in_zigzag else ZIGZAG[k])) << 1
+def fill_offsets(offsets, blocks, in_zigzag):
+    """Fill uint16 with the offset of each coefficient in bytes, for tiles of so many blocks.
+
+    in_zigzag: Whether blocks are in that order.
+    """
+    for k in range(64):
+        offsets[k] = 2 * k if in_zigzag else 2 * ZIGZAG[k]
+    for b in range(1, 1 + blocks + SLACK_BLOCKS):
+        here = part(offsets, 64 * b, 64)
+        for k in range(64):
+            here[k] = offsets[k] + 128 * b
 
 
 @njit(inline="always")

@@ -72,10 +72,13 @@ def set_order(work, in_zigzag):
 
 
 @kernel
-def prepare(data, work):
-    """Read the head of a file into the scratch; return FINE, DAMAGED, UNSUPPORTED or CODES_ONLY."""
+def prepare(data, work, needs_tables):
+    """Read the head of a file into the scratch; return FINE, DAMAGED, UNSUPPORTED or CODES_ONLY.
+
+    needs_tables: Whether Huffman tables are made.
+    """
     head, quantisation, tables, _ = _views(work)
-    status = read_head(data, head, quantisation, tables)
+    status = read_head(data, head, quantisation, tables, needs_tables)
     set_order(work, False)
     scales = u16_at(work + np.uint64(_SCALES_AT), facts.QUANTISATION_WORDS)
     for table in range(0, facts.QUANTISATION_WORDS, 64):
