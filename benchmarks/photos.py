@@ -19,7 +19,7 @@ from stores import EndlessOrder
 from torch.utils.data import DataLoader, Dataset
 
 from lmdbloader import LMDBDataset
-from lmdbloader.format.jpeg_payload import unpack as unpack_jpeg
+from lmdbloader.format.codecs import unpack_jpeg
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 NUM_CLASSES = 10

@@ -204,6 +204,12 @@ class ConvertOptions:
     jpeg_quality: int | None = opt(
         None, STORE, "quality of the JPEGs that are made, 1 to 100 (default: 90)", metavar="Q", limits=(1, 100)
     )
+    jpeg_code: Literal["fast", "file"] = opt(
+        "fast",
+        STORE,
+        "how JPEGs are stored. fast (default): recoded, so that they decode faster; extract gives back the files, byte "
+        "for byte. file: as they are, with a table for crops",
+    )
     compress_probability: float | None = opt(
         None,
         STORE,

@@ -40,6 +40,7 @@ class Storage:
 
     Attributes:
         mode: A write mode; None keeps whole JPEG files as they are and stores the pixels of all others.
+        jpeg_code: Whether JPEGs are stored with a code that decodes faster, or with that of their file.
         max_resolution: Images whose longer side has more pixels are shrunk to it.
         jpeg_quality: The quality of new JPEGs, 1 to 100.
         compress_probability: The share of images that "proportion" stores as JPEG.
@@ -48,6 +49,7 @@ class Storage:
     """
 
     mode: WriteMode | None = "raw"
+    jpeg_code: Literal["fast", "file"] = "fast"
     max_resolution: int | None = None
     jpeg_quality: int | None = None
     compress_probability: float | None = None
@@ -81,7 +83,7 @@ def make_storage(given: ConvertOptions, *, is_cut: bool) -> tuple[Storage, str]:
         )
     # A codec alone asks for pixels, and so do patches.
     chosen = "raw" if mode is None and (given.codec is not None or is_cut) else mode
-    options = {name: getattr(given, name) for name in ("max_resolution", *_NEEDED)}
+    options = {name: getattr(given, name) for name in ("jpeg_code", "max_resolution", *_NEEDED)}
     _refuse_unused(options, {chosen}, has_subset=given.subset is not None)
     return _storage(chosen, options), given.codec or _codec_of(mode)
 
@@ -97,6 +99,7 @@ def _storage(mode: WriteMode | None, given: Mapping[str, Any]) -> Storage:
     encodes, draws, probability = _encodes(mode, given), mode == "proportion", given["compress_probability"]
     return Storage(
         mode=mode,
+        jpeg_code=given.get("jpeg_code", "fast"),
         max_resolution=given["max_resolution"],
         jpeg_quality=(given["jpeg_quality"] or _QUALITY) if encodes else None,
         compress_probability=(_PROBABILITY if probability is None else probability) if draws else None,
@@ -201,7 +204,8 @@ def keep_file(
     raw_nbytes = math.prod(shape) * header.dtype.itemsize
     if max(raw_nbytes, len(data)) > MAX_PAYLOAD_NBYTES * 0.99:
         raise ImageError(name, f"{raw_nbytes} bytes of pixels in a file of {len(data)}: one payload has at most 2 GiB")
-    payload = pack_jpeg(data, header.orientation, raw_nbytes) if is_jpeg(data) else None
+    fast = storage.jpeg_code == "fast"
+    payload = pack_jpeg(data, header.orientation, raw_nbytes, fast=fast) if is_jpeg(data) else None
     if payload is None:
         # Otherwise a damaged file would be found only when it is read.
         decode_image(data, policy, name=name)
@@ -228,7 +232,9 @@ def encode_as_jpeg(storage: Storage, image: Pixels, key: str, *, was_jpeg: bool 
     if image.dtype != np.uint8 or max(image.shape[:2]) > _MOST_JPEG_SIDE:
         return None
     wanted = _becomes_jpeg(storage, image.nbytes, key, was_jpeg=was_jpeg)
-    return encode_jpeg(image, storage.jpeg_quality or _QUALITY) if wanted else None
+    if not wanted:
+        return None
+    return encode_jpeg(image, storage.jpeg_quality or _QUALITY, fast=storage.jpeg_code == "fast")
 
 
 def _becomes_jpeg(storage: Storage, nbytes: int, key: str, *, was_jpeg: bool) -> bool:

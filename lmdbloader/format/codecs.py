@@ -14,6 +14,7 @@ import numpy.typing as npt
 from lmdbloader.base.option_names import option
 from lmdbloader.errors import OptionError
 from lmdbloader.format import jpeg_payload
+from lmdbloader.format.jpeg_payload import unpack_jpeg
 from lmdbloader.format.layout import (
     CODEC_DELTA,
     CODEC_DELTA_TILES,
@@ -284,23 +285,24 @@ def _check_size(image: npt.NDArray[Any]) -> None:
         )
 
 
-def encode_jpeg(image: npt.NDArray[Any], quality: int) -> Payloads:
-    """Encode one image (H, W, C) uint8 as a JPEG with restart markers and a seek table.
+def encode_jpeg(image: npt.NDArray[Any], quality: int, *, fast: bool = False) -> Payloads:
+    """Encode one image (H, W, C) uint8 as a JPEG with restart markers.
 
     Args:
         image: With 1 or 3 channels, neither side above 65,535 pixels.
         quality: 1 to 100, as in libjpeg.
+        fast: As in `pack_jpeg`.
     """
     from PIL import Image  # reading needs it for few files
 
     file = io.BytesIO()
     plain = Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image)
     plain.save(file, "JPEG", quality=quality, restart_marker_rows=1)
-    packed = pack_jpeg(file.getvalue(), 1, image.nbytes)
+    packed = pack_jpeg(file.getvalue(), 1, image.nbytes, fast=fast)
     return packed or pack_file(file.getvalue(), image.nbytes)
 
 
-def pack_jpeg(data: bytes, orientation: int, raw_nbytes: int, *, fast: bool = True) -> Payloads | None:
+def pack_jpeg(data: bytes, orientation: int, raw_nbytes: int, *, fast: bool = False) -> Payloads | None:
     """Return a JPEG file as a payload; None if the kernels cannot decode the file.
 
     Args:
@@ -405,9 +407,7 @@ TABLE: Mapping[int, CodecEntry] = {
         CodecEntry(CODEC_RAW, "raw", encode=_encode_raw, max_ratio=1, tiled=CODEC_TILES),
         CodecEntry(CODEC_LZ4, "lz4", encode=_encode_lz4, max_ratio=_LZ4_RATIO, tiled=CODEC_TILES),
         CodecEntry(CODEC_TILES, "tiles", ("image", "mask"), has_windows=True, max_ratio=_LZ4_RATIO),
-        CodecEntry(
-            CODEC_JPEG, "jpeg", ("image",), has_windows=True, source_file=jpeg_payload.unpack, max_ratio=_JPEG_RATIO
-        ),
+        CodecEntry(CODEC_JPEG, "jpeg", ("image",), has_windows=True, source_file=unpack_jpeg, max_ratio=_JPEG_RATIO),
         CodecEntry(CODEC_FILE, "file", ("image",), decode=_decode_file, source_file=bytes),
         CodecEntry(
             CODEC_DELTA, "delta", ("image",), encode=_encode_delta, max_ratio=_DELTA_RATIO, tiled=CODEC_DELTA_TILES

@@ -195,7 +195,13 @@ def _decode_tile_window(payload, nbytes, work, window, sizes, planes, steps):
             )
             color = np.uint64(row * sizes[1]) * steps[1] + np.uint64(here * sizes[1])
             _transform_tile(
-                work, number, min(tile_mcus, end - mcu), keep, sizes, (target, planes[1] + color, planes[2] + color), steps
+                work,
+                number,
+                min(tile_mcus, end - mcu),
+                keep,
+                sizes,
+                (target, planes[1] + color, planes[2] + color),
+                steps,
             )
         begin += count
     return True

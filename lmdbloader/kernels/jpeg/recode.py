@@ -23,7 +23,6 @@ from lmdbloader.kernels.jpeg.codes import CODE_ROOM, PACKED_NBYTES, fill_table, 
 from lmdbloader.kernels.jpeg.tokens import (
     BLOCK_TOKENS,
     CODES,
-    JOB_NBYTES,
     MOST_BITS,
     NUM_OFFSETS,
     NUM_TOKENS,
@@ -60,7 +59,7 @@ from lmdbloader.kernels.runtime.symbols import memcpy
 
 _U = np.uint64
 # Facts of a payload's tiles: bytes of the file, and of those behind the coded ones; MCUs from tile to tile, tiles in a
-# row; streams of a tile; blocks of an MCU of luminance and of colour; addresses of the sizes, of the tiles, of the footer.
+# row; streams of a tile; blocks of an MCU of luminance and of colour; addresses of the sizes, the tiles, the footer.
 FILE_NBYTES, BEHIND, STEP, ACROSS, STREAMS, BLOCKS, SIZES, TILES, FOOTER = 0, 1, 2, 3, 4, 5, 7, 8, 9
 # Tiles have so many pixels across, or as many times more as it takes for so many bytes each.
 _TILE_PIXELS, _TILE_NBYTES = 64, 280
@@ -78,8 +77,8 @@ def encode_tokens(data, blocks, work, tokens, out):
         out: uint8, room for the payload.
 
     Returns:
-        (the bytes written, or -1 if there is not enough room; bytes of the file behind its coded ones; MCUs from tile to
-        tile).
+        (the bytes written, or -1 if there is not enough room; bytes of the file behind its coded ones; MCUs from tile
+        to tile).
     """
     head = i64_at(work, facts.HEAD_WORDS)
     room = i64_at(work + _U(space.CODE_ROOM_AT), CODE_ROOM)
@@ -133,7 +132,7 @@ def encode_tokens(data, blocks, work, tokens, out):
         num += pack_lengths(length, part(out, num, PACKED_NBYTES))
     sizes, num = num, num + 2 * streams * num_tiles
     at = np.int64(0)
-    for number in range(streams * num_tiles):
+    for _ in range(streams * num_tiles):
         count = np.int64(tokens[at]) | np.int64(tokens[at + 1]) << 16
         nbytes = _write_stream(part(tokens, at + 2, count), codes, part(out, num, out.shape[0] - num))
         if nbytes < 0 or nbytes > 0xFFFF:
@@ -162,7 +161,7 @@ def _put(bits, count, at, found, nbits, value):
 
 @kernel
 def _put_stream(at, mcus, planned, first, last, tokens, total):
-    """Write the tokens of blocks `first` to `last` of some MCUs, and of another block; return the number in `tokens`."""
+    """Write the tokens of blocks `first` to `last` of some MCUs, and of another block; return the number of all."""
     before = (np.int64(0), np.int64(0))
     for _ in range(mcus):
         for b in range(first, last):
@@ -356,7 +355,7 @@ def _put_block(bits, count, at, block, difference, first_codes, codes):
 
 @kernel
 def _end_codes(bits, count, at, begin, out, end):
-    """Write ones up to the end of a byte; copy the bytes to `out`, stuffed, up to `end`; return the address behind them."""
+    """Write ones up to the end of a byte; copy all bytes, stuffed, to `out`; return the address behind them."""
     more = -count & 7
     if more:
         store_u8(at, np.uint8(bits << np.uint64(more) | (_U(1) << np.uint64(more)) - _U(1)))

@@ -12,8 +12,8 @@ A token moves on from the last coefficient of its block, in zigzag order, and ad
 A value that has no token is put together of several. There are two codes for luminance: one behind a value of four and
 more, or a difference of three and more, and one behind the others. Colour has one.
 
-Decoding takes the same few instructions for each token, without a branch, and works on four streams at a time: while one
-waits for its look-up, the processor goes on with the others.
+Decoding takes the same few instructions for each token, without a branch, and works on four streams at a time: while
+one waits for its look-up, the processor goes on with the others.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ def _meanings() -> np.ndarray:
     found = np.zeros(NUM_TOKENS, np.int64)
 
     def put(token: int, on: int, value: int, *, is_behind: bool, begins: bool = False) -> None:
-        found[token] = (
-            on << _ON_AT | is_behind << _BEHIND_AT | 63 * begins << _OR_AT | (value & 0xFFF) << _VALUE_AT
-        )
+        found[token] = on << _ON_AT | is_behind << _BEHIND_AT | 63 * begins << _OR_AT | (value & 0xFFF) << _VALUE_AT
 
     for zeros in range(16):
         for size in range(1, _LARGEST[zeros] + 1):
             for sign in range(2):
-                put(_FIRST_OF[zeros] + 2 * size - 2 + sign, zeros + 1, -size if sign else size, is_behind=size >= _LARGE)
+                put(
+                    _FIRST_OF[zeros] + 2 * size - 2 + sign, zeros + 1, -size if sign else size, is_behind=size >= _LARGE
+                )
     for on in range(1, 17):
         put(_SKIP + on - 1, on, 0, is_behind=False)
     for k in range(14):

@@ -27,8 +27,8 @@ _BLOCK_STEP = 192
 PLAN_AT = BLOCK_AT + MOST_BLOCKS * _BLOCK_STEP
 LEVELS_AT = PLAN_AT + 8 * MOST_BLOCKS * PLANNED
 TARGETS_AT = LEVELS_AT + 3 * 8
-# Of a recoded file: facts of its tiles, lengths of its codes, the codes of the file, room to make codes, jobs, tables and
-# blocks. Tiles are decoded several at once, as many as fit, with their jobs.
+# Of a recoded file: facts of its tiles, lengths of its codes, the codes of the file, room to make codes, jobs, offsets
+# of coefficients, tables and blocks. Tiles are decoded several at once, as many as fit, with their jobs.
 TILES_AT = TARGETS_AT + 3 * 8
 LENGTHS_AT = TILES_AT + 8 * 16
 CODES_OF_FILE_AT = LENGTHS_AT + (CODES * NUM_TOKENS + 7) // 8 * 8
