@@ -22,7 +22,7 @@ TILE = 64
 #: Of `one_of_each`: which fields there are, and their kinds.
 EACH = {
     "raw": "image", "lz4": "image", "tiles": "image", "delta": "image", "delta_tiles": "image",
-    "jpeg": "image", "made": "image", "png": "image",
+    "jpeg": "image", "recoded": "image", "made": "image", "png": "image",
     "array": "array", "packed": "array", "bytes": "bytes", "json": "json",
 }  # fmt: skip
 
@@ -111,12 +111,13 @@ def as_stored(payloads: Payloads, pixels: np.ndarray | None = None, **more: Any)
     )  # fmt: skip
 
 
-def kept_jpeg(pixels: np.ndarray, *, orientation: int = 1, **options: Any) -> Stored:
-    """Return a JPEG file with its seek table; pixels as the file has them."""
+def kept_jpeg(pixels: np.ndarray, *, orientation: int = 1, fast: bool = False, **options: Any) -> Stored:
+    """Return a JPEG file with its seek table, or recoded; pixels as the file has them."""
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "JPEG", **options)
-    payloads = pack_jpeg(file.getvalue(), orientation, pixels.nbytes)
+    payloads = pack_jpeg(file.getvalue(), orientation, pixels.nbytes, fast=fast)
     assert payloads is not None
+    assert payloads.data[-4:].tobytes() == (b"FAST" if fast else b"SEEK")
     upright = pixels.shape if orientation < 5 else (pixels.shape[1], pixels.shape[0], pixels.shape[2])
     return replace(as_stored(payloads, pixels), shape=upright)
 
@@ -134,6 +135,7 @@ def one_of_each(seed: int = 0) -> dict[str, Stored]:
         "delta": as_stored(encode_image(small // 2, "delta", TILE), small),
         "delta_tiles": as_stored(encode_image(large // 2, "delta", TILE), large),
         "jpeg": kept_jpeg(photograph(200, 240, seed=seed), quality=80),
+        "recoded": kept_jpeg(photograph(200, 240, seed=seed), quality=80, fast=True),
         "made": as_stored(encode_jpeg(photograph(100, 90, seed=seed), 80), photograph(100, 90)),
         "png": as_stored(pack_file(png.getvalue(), small.nbytes), small),
         "array": as_stored(encode_many(array, np.array([array.size]), "raw"), type="float32[30,30]"),

@@ -56,9 +56,11 @@ def _recode(data: bytes, orientation: int, blocks: npt.NDArray[np.int16], work: 
     """Return the recoded payload of a file; None if it is longer than `most`, or does not give it back."""
     out = np.empty(most + _SLACK, np.uint8)
     tokens = np.empty(8 * len(data) + _SLACK, np.uint16)
-    nbytes, behind, step = entries.encode_tokens(
-        np.frombuffer(data, np.uint8), blocks.ctypes.data, work.ctypes.data, tokens, out
-    )
+    source, at = np.frombuffer(data, np.uint8), work.ctypes.data
+    for widening in (1, 2):  # wider tiles take fewer bytes
+        nbytes, behind, step = entries.encode_tokens(source, blocks.ctypes.data, at, widening, tokens, out)
+        if 0 <= nbytes <= len(data):
+            break
     if not 0 <= nbytes <= most:
         return None
     footer = _FOOTER.pack(len(data), behind, step, orientation, FAST_MAGIC)

@@ -57,7 +57,8 @@ scan_blocks = Entry(
     "jpeg.seek.scan_blocks(data: u8[:], step: i64, work: u64, entries: u8[:], blocks: u64) -> i64, i64, i64, i64, i64"
 )
 encode_tokens = Entry(
-    "jpeg.recode.encode_tokens(data: u8[:], blocks: u64, work: u64, tokens: u16[:], out: u8[:]) -> i64, i64, i64"
+    "jpeg.recode.encode_tokens(data: u8[:], blocks: u64, work: u64, widening: i64, tokens: u16[:], out: u8[:])"
+    " -> i64, i64, i64"
 )
 restore = Entry("jpeg.recode.restore(payload: u64, nbytes: i64, work: u64, out: u8[:]) -> bool")
 restored_nbytes = Entry("jpeg.recode.restored_nbytes(payload: u64, nbytes: i64) -> i64")

@@ -68,11 +68,12 @@ _MOST_RATIO = 64
 
 
 @kernel
-def encode_tokens(data, blocks, work, tokens, out):
+def encode_tokens(data, blocks, work, widening, tokens, out):
     """Write a file's payload, but for its footer, from its coefficients.
 
     Args:
         data, blocks, work: As for `scan_blocks`, which has just read the file.
+        widening: How many times as wide as usual the tiles are.
         tokens: uint16, room for the tokens of the whole file.
         out: uint8, room for the payload.
 
@@ -92,7 +93,8 @@ def encode_tokens(data, blocks, work, tokens, out):
     num_codes = streams + 1
     step = max(1, _TILE_PIXELS // (8 * head[facts.ACROSS_MOST]))
     num_tiles = down * ((across + step - 1) // step)
-    step *= max(1, min(-(-_TILE_NBYTES * num_tiles // (head[facts.END] - scan)), TILE_BLOCKS // (step * planned)))
+    wider = widening * max(1, -(-_TILE_NBYTES * num_tiles // (head[facts.END] - scan)))
+    step *= max(1, min(wider, TILE_BLOCKS // (step * planned)))
     num_tiles = down * ((across + step - 1) // step)
     if scan + behind + num_codes * PACKED_NBYTES + 2 * streams * num_tiles > out.shape[0]:
         return np.int64(-1), behind, step
