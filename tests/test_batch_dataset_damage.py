@@ -61,7 +61,7 @@ def test_every_codec_is_there(written: Path) -> None:
     found = {name: CODEC_NAMES[arrays[f"{name}.codec"][DAMAGED]] for name in EACH}
     assert found == {
         "raw": "raw", "lz4": "lz4", "tiles": "tiles", "delta": "delta", "delta_tiles": "delta tiles",
-        "jpeg": "jpeg", "made": "jpeg", "png": "file",
+        "jpeg": "jpeg", "recoded": "jpeg", "made": "jpeg", "png": "file",
         "array": "raw", "packed": "lz4", "bytes": "raw", "json": "raw",
     }  # fmt: skip
     assert lmdbloader.verify(written).damaged == ()

@@ -76,6 +76,7 @@ def test_write_modes_reach_the_conversion(src: Path, out: Path) -> None:
     assert len(dataset) == 2
     assert dataset.reader.manifest.made_by["options"]["storage"] == {
         "mode": "proportion",
+        "jpeg_code": "fast",
         "max_resolution": 9,
         "jpeg_quality": 70,
         "compress_probability": 0.25,

@@ -13,8 +13,6 @@ import numpy.typing as npt
 
 from lmdbloader.base.option_names import option
 from lmdbloader.errors import OptionError
-from lmdbloader.format import jpeg_payload
-from lmdbloader.format.jpeg_payload import unpack_jpeg
 from lmdbloader.format.layout import (
     CODEC_DELTA,
     CODEC_DELTA_TILES,
@@ -311,10 +309,23 @@ def pack_jpeg(data: bytes, orientation: int, raw_nbytes: int, *, fast: bool = Fa
         raw_nbytes: Of its decoded pixels.
         fast: Whether it is recoded, see `jpeg_payload.pack`.
     """
+    from lmdbloader.format import jpeg_payload  # reading batches does not need it
+
     found = jpeg_payload.pack(data, orientation, fast=fast)
     if found is None or found[1] != raw_nbytes:
         return None
     return _one_payload(found[0], raw_nbytes, CODEC_JPEG, checksum(found[0]))
+
+
+def unpack_jpeg(payload: bytes | memoryview) -> bytes:
+    """Return the file in a JPEG payload.
+
+    Raises:
+        FormatError: The payload is damaged.
+    """
+    from lmdbloader.format import jpeg_payload
+
+    return jpeg_payload.unpack(payload)
 
 
 def pack_file(data: bytes, raw_nbytes: int) -> Payloads:

@@ -66,12 +66,12 @@ def _recode(data: bytes, orientation: int, blocks: npt.NDArray[np.int16], work: 
     footer = _FOOTER.pack(len(data), behind, step, orientation, FAST_MAGIC)
     stored = np.concatenate([out[:nbytes], np.frombuffer(footer, np.uint8)])
     try:
-        return stored if unpack_jpeg(stored.data) == data else None
+        return stored if unpack(stored.data) == data else None
     except FormatError:
         return None
 
 
-def unpack_jpeg(payload: bytes | memoryview) -> bytes:
+def unpack(payload: bytes | memoryview) -> bytes:
     """Return the file in a JPEG payload.
 
     Raises:
