@@ -12,7 +12,7 @@ A token moves on from the last coefficient of its block, in zigzag order, and ad
 A value that has no token is put together of several. There are two codes for luminance: one behind a value of four and
 more, or a difference of three and more, and one behind the others. Colour has one.
 
-Decoding takes the same few instructions for each token, without a branch, and works on four streams at a time: while
+Decoding takes the same few instructions for each token, without a branch, and works on three streams at a time: while
 one waits for its look-up, the processor goes on with the others.
 """
 
@@ -229,15 +229,15 @@ def decode_jobs(jobs, count, offsets, limit):
         Whether all streams ended.
     """
     a, b = _begin_job(jobs, 0, count), _begin_job(jobs, 1, count)
-    c, d = _begin_job(jobs, 2, count), _begin_job(jobs, 3, count)
-    number, left, idle = 4, count, load_u64(jobs + np.uint64(JOB_NBYTES * count + 8))
+    c = _begin_job(jobs, 2, count)
+    number, left, idle = 3, count, load_u64(jobs + np.uint64(JOB_NBYTES * count + 8))
     for _ in range(count * TILE_BLOCKS * BLOCK_TOKENS):
-        a, b, c, d = _refill(a, limit), _refill(b, limit), _refill(c, limit), _refill(d, limit)
-        a, b, c, d = _step(a, offsets), _step(b, offsets), _step(c, offsets), _step(d, offsets)
-        a, b, c, d = _step(a, offsets), _step(b, offsets), _step(c, offsets), _step(d, offsets)
-        a, b, c, d = _step(a, offsets), _step(b, offsets), _step(c, offsets), _step(d, offsets)
-        a, b, c, d = _step(a, offsets), _step(b, offsets), _step(c, offsets), _step(d, offsets)
-        a, b, c, d = _step(a, offsets), _step(b, offsets), _step(c, offsets), _step(d, offsets)
+        a, b, c = _refill(a, limit), _refill(b, limit), _refill(c, limit)
+        a, b, c = _step(a, offsets), _step(b, offsets), _step(c, offsets)
+        a, b, c = _step(a, offsets), _step(b, offsets), _step(c, offsets)
+        a, b, c = _step(a, offsets), _step(b, offsets), _step(c, offsets)
+        a, b, c = _step(a, offsets), _step(b, offsets), _step(c, offsets)
+        a, b, c = _step(a, offsets), _step(b, offsets), _step(c, offsets)
         if a[_PLACE] >= a[_END]:
             left -= np.int64(a[_BLOCKS] != idle)
             a, number = _begin_job(jobs, number, count), number + 1
@@ -247,9 +247,6 @@ def decode_jobs(jobs, count, offsets, limit):
         if c[_PLACE] >= c[_END]:
             left -= np.int64(c[_BLOCKS] != idle)
             c, number = _begin_job(jobs, number, count), number + 1
-        if d[_PLACE] >= d[_END]:
-            left -= np.int64(d[_BLOCKS] != idle)
-            d, number = _begin_job(jobs, number, count), number + 1
         if left == 0:
             return True
     return False
