@@ -36,14 +36,18 @@ def make_code(counts, lengths, room):
     for s in range(NUM_TOKENS):
         lengths[s] = 0
         if counts[s]:
-            i = n
-            while i > 0 and counts[tokens[i - 1]] > counts[s]:
-                tokens[i] = tokens[i - 1]
-                i -= 1
-            tokens[i] = s
+            tokens[n] = counts[s] << 9 | s
             n += 1
+    for gap in (57, 23, 10, 4, 1):  # Shell's sort
+        for k in range(gap, n):
+            i, key = k, tokens[k]
+            while i >= gap and tokens[i - gap] > key:
+                tokens[i] = tokens[i - gap]
+                i -= gap
+            tokens[i] = key
     for i in range(n):
-        weights[i] = counts[tokens[i]]
+        weights[i] = tokens[i] >> 9
+        tokens[i] &= 511
     leaf, node = 0, n
     for made in range(n, 2 * n - 1):
         weights[made] = 0
