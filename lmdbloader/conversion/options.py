@@ -34,7 +34,7 @@ from lmdbloader.conversion.sources.layouts import Layout, layout_names
 GROUPS: dict[str, str | None] = {
     "inputs": None,
     "samples and codecs": None,
-    "how images are stored": "By default whole JPEG files are stored unchanged; all other images, and\n"
+    "how images are stored": "By default whole JPEG files are stored without loss; all other images, and\n"
     "patches, are stored as pixels.",
     "unusual images": None,
     "running": None,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-# By number, in index and records. "tiles" are raw or lz4, "jpeg" is a JPEG file followed by a seek table, "file" any
-# other image file.
+# By number, in index and records. "tiles" are raw or lz4, "jpeg" is a JPEG file recoded or followed by a seek table,
+# "file" any other image file.
 CODEC_NAMES = ("raw", "lz4", "tiles", "jpeg", "file", "delta", "delta tiles")
 CODEC_RAW, CODEC_LZ4, CODEC_TILES, CODEC_JPEG, CODEC_FILE, CODEC_DELTA, CODEC_DELTA_TILES = range(7)
 TILED = (CODEC_TILES, CODEC_DELTA_TILES)
 # A tile's entry in the table at the start of its payload: XXH3 of its stored bytes, and where they end. 64 entries are
 # a group. XXH3 of each group stands first, and then where the first tile begins.
 TILE_ENTRY_NBYTES, TILES_IN_GROUP, GROUP_SUM_NBYTES, FIRST_START_NBYTES = 12, 64, 8, 4
-# A JPEG payload's seek table: an entry, and the footer with its last bytes; those of a recoded file.
+# A JPEG payload's seek table: an entry, and the footer with its last bytes; those of the footer of a recoded file.
 SEEK_ENTRY_NBYTES, SEEK_FOOTER_NBYTES = 8, 16
 # The last bytes of a payload of delta, and the most pixels that one has in bytes: streams' lengths have 16 bits.
 DELTA_FOOT_NBYTES, DELTA_MOST_NBYTES = 22, 1 << 18

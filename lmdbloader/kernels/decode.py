@@ -265,7 +265,7 @@ def decode_jpeg_resized(
 
 @kernel
 def is_jpeg(codec):
-    """Return whether a payload is a JPEG file with a seek table, which `decode_jpeg_resized` decodes."""
+    """Return whether a payload is a JPEG file, recoded or with a seek table, which `decode_jpeg_resized` decodes."""
     return codec == num.CODEC_JPEG
 
 

@@ -1,4 +1,4 @@
-"""JPEG files decoded: the planes, or the pixels, of any window, from the seek table's entry before it on."""
+"""JPEG files decoded: the planes, or the pixels, of any window, from a tile or an entry of the seek table on."""
 
 from __future__ import annotations
 
