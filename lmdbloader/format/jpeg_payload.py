@@ -17,6 +17,7 @@ from lmdbloader.kernels.codec_numbers import (
 )
 
 U8 = npt.NDArray[np.uint8]
+U16 = npt.NDArray[np.uint16]
 
 _FOOTER = struct.Struct("<IIHBx4s")
 # Room for more than a file has before its recoding is given up.
@@ -38,7 +39,11 @@ def pack(data: bytes, orientation: int, *, fast: bool) -> tuple[U8, int] | None:
     if not expected:
         return None
     table = np.empty(expected * SEEK_ENTRY_NBYTES, np.uint8)
-    blocks = np.zeros((entries.count_blocks(at) + 1 if fast else 0, 64), np.int16)
+    # One array: the allocator would give two back to the system, and clear their pages for the next file.
+    num_blocks = 64 * (entries.count_blocks(at) + 1) if fast else 0
+    room = np.empty(num_blocks + (8 * len(data) + _SLACK if fast else 0), np.uint16)
+    blocks, tokens = room[:num_blocks], room[num_blocks:]
+    blocks.fill(0)
     status, number, height, width, components = entries.scan_blocks(
         source, step, at, table, blocks.ctypes.data if fast else 0
     )
@@ -46,16 +51,15 @@ def pack(data: bytes, orientation: int, *, fast: bool) -> tuple[U8, int] | None:
         return None
     nbytes = height * width * components
     table = table[: number * SEEK_ENTRY_NBYTES]
-    if fast and (recoded := _recode(data, orientation, blocks, work, len(data) + table.size)) is not None:
+    if fast and (recoded := _recode(data, orientation, blocks, tokens, work, len(data) + table.size)) is not None:
         return recoded, nbytes
     footer = _FOOTER.pack(len(data), number, step, orientation, SEEK_MAGIC)
     return np.concatenate([source, table, np.frombuffer(footer, np.uint8)]), nbytes
 
 
-def _recode(data: bytes, orientation: int, blocks: npt.NDArray[np.int16], work: U8, most: int) -> U8 | None:
+def _recode(data: bytes, orientation: int, blocks: U16, tokens: U16, work: U8, most: int) -> U8 | None:
     """Return the recoded payload of a file; None if it is longer than `most`, or does not give it back."""
     out = np.empty(most + _SLACK, np.uint8)
-    tokens = np.empty(8 * len(data) + _SLACK, np.uint16)
     source, at = np.frombuffer(data, np.uint8), work.ctypes.data
     for widening in (1, 2):  # wider tiles take fewer bytes
         nbytes, behind, step = entries.encode_tokens(source, blocks.ctypes.data, at, widening, tokens, out)
