@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lmdbloader.conversion.extraction import extract as extract
     from lmdbloader.conversion.merging import append as append
     from lmdbloader.conversion.merging import merge as merge
+    from lmdbloader.conversion.recoding import recode as recode
     from lmdbloader.conversion.staging import stage as stage
     from lmdbloader.conversion.subsets import subset as subset
     from lmdbloader.loader import Loader as Loader
@@ -54,6 +55,7 @@ _HOMES = {
     "merge": "conversion.merging",
     "mix": "loader.mixing",
     "preview": "show.sheet",
+    "recode": "conversion.recoding",
     "repair": "store",
     "stage": "conversion.staging",
     "subset": "conversion.subsets",

@@ -25,6 +25,7 @@ COMMANDS = (
     "merge",
     "append",
     "subset",
+    "recode",
     "info",
     "verify",
     "repair",

@@ -17,7 +17,7 @@ import lmdbloader
 NAMES = {
     *("LMDBDataset", "Loader", "collate", "dataloader", "QuasiRandom", "ProgressiveResize"),
     *("convert", "write", "estimate", "stage", "find_splits", "merge", "append", "mix", "subset"),
-    *("verify", "repair", "info", "preview", "extract"),
+    *("verify", "recode", "repair", "info", "preview", "extract"),
     *("errors", "fields", "transforms", "superres", "lab", "integrations", "ray"),
 }
 

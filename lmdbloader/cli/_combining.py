@@ -1,4 +1,4 @@
-"""What the commands that combine datasets share: merge, append and subset."""
+"""What the commands that combine datasets share: merge, append, subset and recode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes a dataset of other datasets' samples, copied in stored form: what `merge`, `append` and `subset` share."""
+"""Makes a dataset of other datasets' samples, copied in stored form: what merge, append, subset and recode share."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _MOST_MAPPED = 64
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """The result of `merge`, `append` and `subset`.
+    """The result of `merge`, `append`, `subset` and `recode`.
 
     Attributes:
         path: The dataset.
@@ -122,6 +122,7 @@ class Recipe:
         with_source: Whether the samples keep the names of their sources.
         layout: The call that makes it, in the manifest.
         choices: What the caller chose, for the manifest.
+        change: Makes of samples, which come from some rows of a part, those that are stored; by default they stay.
     """
 
     parts: tuple[Part, ...]
@@ -130,6 +131,7 @@ class Recipe:
     with_source: bool
     layout: str
     choices: Mapping[str, Any]
+    change: Callable[[Chunk, Part, I64], Chunk] | None = None
 
     @property
     def num_samples(self) -> int:
@@ -435,7 +437,8 @@ def _chunks(recipe: Recipe, first: int, stop: int) -> Iterator[Chunk]:
         for chunk in copied_samples(part.reader, rows, recipe.fields, with_source=recipe.with_source):
             here = some_rows(rows, at, at + chunk.num_samples)
             at += chunk.num_samples
-            yield _adapted(chunk, part, here)
+            adapted = _adapted(chunk, part, here)
+            yield adapted if recipe.change is None else recipe.change(adapted, part, here)
 
 
 def _adapted(chunk: Chunk, part: Part, rows: I64) -> Chunk:

@@ -75,6 +75,11 @@ def _recode(data: bytes, orientation: int, blocks: U16, tokens: U16, work: U8, m
         return None
 
 
+def find_orientation(payload: bytes | memoryview) -> int:
+    """Return the orientation in a JPEG payload, 1 to 8."""
+    return int(_FOOTER.unpack(payload[-SEEK_FOOTER_NBYTES:])[3])
+
+
 def unpack(payload: bytes | memoryview) -> bytes:
     """Return the file in a JPEG payload.
 

@@ -1,0 +1,73 @@
+"""`recode` makes of a dataset the one that a conversion with its options would make; no pixel changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import skimage.data
+from PIL import Image
+
+import lmdbloader
+from lmdbloader import LMDBDataset, cli
+from lmdbloader.errors import DestinationError, OptionError
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of JPEG files, one of them turned, and a PNG file of more than one tile."""
+    folder = tmp_path_factory.mktemp("recoding") / "photos"
+    folder.mkdir()
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for name in ("astronaut", "coffee", "chelsea"):
+        photograph = Image.fromarray(getattr(skimage.data, name)())
+        photograph.save(folder / f"{name}.jpg", quality=92, exif=exif if name == "coffee" else Image.Exif())
+    photograph.save(folder / "whole.png")
+    photograph.crop((0, 0, 100, 80)).save(folder / "small.png")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"jpeg_code": "fast"}, {"jpeg_code": "file"}),
+        ({"jpeg_code": "file"}, {"jpeg_code": "fast"}),
+        ({"codec": "raw"}, {"codec": "delta"}),
+        ({"codec": "delta"}, {"codec": "lz4"}),
+        ({"codec": "lz4"}, {"codec": "raw"}),
+    ],
+)
+def test_the_result_is_that_of_a_conversion(
+    folder: Path, tmp_path: Path, before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    lmdbloader.convert(folder, tmp_path / "before", layout="images", **before)
+    lmdbloader.convert(folder, tmp_path / "expected", layout="images", **after)
+    made = lmdbloader.recode(tmp_path / "before", tmp_path / "made", **after)
+    expected = LMDBDataset(tmp_path / "expected")
+    assert made.content_digest == expected.reader.manifest.content_digest
+    assert LMDBDataset(tmp_path / "made").reader.manifest.fields == expected.reader.manifest.fields
+    for a, b in zip(LMDBDataset(tmp_path / "before"), LMDBDataset(tmp_path / "made"), strict=True):
+        np.testing.assert_array_equal(a.image, b.image)
+    assert not lmdbloader.verify(tmp_path / "made").advice
+    assert lmdbloader.recode(tmp_path / "before", tmp_path / "made", **after).was_finished
+    with pytest.raises(DestinationError):
+        lmdbloader.recode(tmp_path / "before", tmp_path / "made", codec="lz4", jpeg_code="file")
+
+
+def test_files_come_back_after_recoding(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lmdbloader.convert(folder, tmp_path / "file", write_mode="original", layout="images", jpeg_code="file")
+    assert cli.main(["recode", str(tmp_path / "file"), str(tmp_path / "fast"), "--jpeg-code", "fast"]) == 0
+    assert "5 samples" in capsys.readouterr().out
+    lmdbloader.extract(tmp_path / "fast", tmp_path / "files")
+    for file in folder.iterdir():
+        assert (tmp_path / "files" / file.name).read_bytes() == file.read_bytes()
+
+
+def test_calls_that_would_do_nothing_are_refused(tmp_path: Path) -> None:
+    lmdbloader.write([{"number": 1}], tmp_path / "numbers")
+    for options in ({}, {"codec": "auto"}, {"jpeg_code": "slow"}, {"codec": "lz4"}):
+        with pytest.raises(OptionError):
+            lmdbloader.recode(tmp_path / "numbers", tmp_path / "made", **options)  # type: ignore[arg-type]
