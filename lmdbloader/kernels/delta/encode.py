@@ -1,6 +1,5 @@
 """Encodes pixels as payloads of `delta`: the predictor of each channel, a Huffman code for each plane, the streams.
 
-Sources: Huffman's algorithm with two queues (van Leeuwen, 1976); too long codes are shortened as zlib does it.
 Entropies are compared with our own logarithm, so that every machine makes the same bytes.
 """
 
@@ -13,6 +12,7 @@ from numba.extending import intrinsic
 
 from lmdbloader.kernels.delta import layout as at
 from lmdbloader.kernels.delta.predict import estimate
+from lmdbloader.kernels.huffman import measure, merge
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.exponential import log
 from lmdbloader.kernels.runtime.memory import i64_at, part, store_u16, store_u32, u8_at, u16_at, u32_at
@@ -214,48 +214,6 @@ def _sort(counts, order):
 
 
 @kernel
-def _merge(counts, order, used, weights, parents):
-    """Make Huffman's tree of `used` symbols: nodes are the symbols in order, and then pairs of nodes, the root last."""
-    for k in range(used):
-        weights[k] = counts[_SYMBOLS[order[k]]]
-    leaf, pair = np.int64(0), used
-    for node in range(used, 2 * used - 1):
-        weights[node] = 0
-        for _ in range(2):
-            if leaf < used and (pair >= node or weights[leaf] <= weights[pair]):
-                child, leaf = leaf, leaf + 1
-            else:
-                child, pair = pair, pair + 1
-            parents[child] = node
-            weights[node] += weights[child]
-
-
-@kernel
-def _measure(used, parents, depths, of_length):
-    """Write how many codes have each length of at most MOST_BITS."""
-    for length in range(at.MOST_BITS + 1):
-        of_length[length] = 0
-    depths[2 * used - 2] = 0
-    too_long = np.int64(0)
-    for node in range(2 * used - 3, -1, -1):
-        depth = depths[parents[node]] + 1
-        if depth > at.MOST_BITS:
-            depth = np.int64(at.MOST_BITS)
-            too_long += 1
-        depths[node] = depth
-        if node < used:
-            of_length[depth] += 1
-    while too_long > 0:  # a shorter code becomes two longer ones: its own and that of a too long one
-        length = at.MOST_BITS - 1
-        while of_length[length] == 0:
-            length -= 1
-        of_length[length] -= 1
-        of_length[length + 1] += 2
-        of_length[at.MOST_BITS] -= 1
-        too_long -= 2
-
-
-@kernel
 def _make_code(counts, tree, codes, lengths):
     """Make a code for a plane.
 
@@ -277,9 +235,11 @@ def _make_code(counts, tree, codes, lengths):
     if used == 1:
         lengths[order[0]] = at.ALONE
         return np.int64(0)
-    _merge(counts, order, used, weights, parents)
+    for k in range(used):
+        weights[k] = counts[_SYMBOLS[order[k]]]
+    merge(used, weights, parents)
     of_length = part(tree, 0, at.MOST_BITS + 1)  # the weights have done their work
-    _measure(used, parents, depths, of_length)
+    measure(used, parents, depths, of_length, at.MOST_BITS)
     k, nbits = np.int64(0), np.int64(0)
     for length in range(at.MOST_BITS, 0, -1):
         for _ in range(of_length[length]):

@@ -1,19 +1,17 @@
-"""Huffman codes of tokens: made from their counts, packed, and as the tables that decode them.
-
-Source: the two queues of van Leeuwen, "On the construction of Huffman trees" (1976), for the lengths of codes.
-"""
+"""Huffman codes of tokens: made from their counts, packed, and as the tables that decode them."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from lmdbloader.kernels.huffman import measure, merge
 from lmdbloader.kernels.jpeg.tokens import MEANINGS, MOST_BITS, NUM_TOKENS, TABLE_NBYTES
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.memory import part, u32_at
 
 _TABLE_SIZE = 1 << MOST_BITS
-# Room for `make_code`: tokens by their counts; weights, and parents, of leaves and nodes.
-CODE_ROOM = NUM_TOKENS + 2 * (2 * NUM_TOKENS)
+# Room for `make_code`: tokens by their counts; weights, parents and depths of leaves and nodes.
+CODE_ROOM = NUM_TOKENS + 3 * (2 * NUM_TOKENS)
 # Lengths are packed into half bytes, lower half first: a length; or a number of zeros, less one, or of 16 zeros, behind
 # one of these; or the end, behind which all are zeros.
 _ZEROS, _MANY_ZEROS, _END = 0, 12, 15
@@ -23,7 +21,7 @@ PACKED_NBYTES = NUM_TOKENS + 1
 
 @kernel
 def make_code(counts, lengths, room):
-    """Find the lengths of an optimal code, or of one close to it if that has codes of more than MOST_BITS.
+    """Make a code.
 
     Args:
         counts: (NUM_TOKENS,) int64, how often each token comes; becomes the codes, each with its length above 16 bits.
@@ -31,13 +29,17 @@ def make_code(counts, lengths, room):
         room: (CODE_ROOM,) int64.
     """
     tokens, weights = part(room, 0, NUM_TOKENS), part(room, NUM_TOKENS, 2 * NUM_TOKENS)
-    parents = part(room, 3 * NUM_TOKENS, 2 * NUM_TOKENS)
+    parents, depths = part(room, 3 * NUM_TOKENS, 2 * NUM_TOKENS), part(room, 5 * NUM_TOKENS, 2 * NUM_TOKENS)
     n = 0
     for s in range(NUM_TOKENS):
         lengths[s] = 0
         if counts[s]:
             tokens[n] = counts[s] << 9 | s
             n += 1
+    if n < 2:
+        for k in range(n):
+            lengths[tokens[k] & 511], counts[tokens[k] & 511] = 1, 1 << 16
+        return
     for gap in (57, 23, 10, 4, 1):  # Shell's sort
         for k in range(gap, n):
             i, key = k, tokens[k]
@@ -47,26 +49,14 @@ def make_code(counts, lengths, room):
             tokens[i] = key
     for i in range(n):
         weights[i] = tokens[i] >> 9
-        tokens[i] &= 511
-    leaf, node = 0, n
-    for made in range(n, 2 * n - 1):
-        weights[made] = 0
-        for _ in range(2):  # the lightest of leaves and nodes, both in order of their weights
-            if node >= made or (leaf < n and weights[leaf] <= weights[node]):
-                taken, leaf = leaf, leaf + 1
-            else:
-                taken, node = node, node + 1
-            weights[made] += weights[taken]
-            parents[taken] = made
-    depths = weights
-    depths[max(2 * n - 2, 0)] = 0
-    for i in range(2 * n - 3, -1, -1):
-        depths[i] = depths[parents[i]] + 1
-    if n == 1:
-        depths[0] = 1
-    _limit(depths, n)
-    for i in range(n):
-        lengths[tokens[i]] = depths[i]
+    merge(n, weights, parents)
+    of_length = part(weights, 0, MOST_BITS + 1)  # the weights have done their work
+    measure(n, parents, depths, of_length, MOST_BITS)
+    k = 0
+    for length in range(MOST_BITS, 0, -1):
+        for _ in range(of_length[length]):
+            lengths[tokens[k] & 511] = length
+            k += 1
     code = 0
     for length in range(1, MOST_BITS + 1):
         code <<= 1
@@ -74,25 +64,6 @@ def make_code(counts, lengths, room):
             if lengths[s] == length:
                 counts[s] = length << 16 | code
                 code += 1
-
-
-@kernel
-def _limit(depths, n):
-    """Limit the lengths of n codes, the rarest first, so that they are still those of a code."""
-    used = 0
-    for i in range(n):
-        depths[i] = min(depths[i], MOST_BITS)
-        used += _TABLE_SIZE >> depths[i]
-    while used > _TABLE_SIZE:
-        i = 0
-        while depths[i] == MOST_BITS:
-            i += 1
-        depths[i] += 1
-        used -= _TABLE_SIZE >> depths[i]
-    for i in range(n - 1, -1, -1):
-        while depths[i] > 1 and used + (_TABLE_SIZE >> depths[i]) <= _TABLE_SIZE:
-            used += _TABLE_SIZE >> depths[i]
-            depths[i] -= 1
 
 
 @kernel
