@@ -106,7 +106,7 @@ def is_behind(token):
 @njit(inline="always")
 def _put_units(value, out, n):
     """Write tokens that add a multiple of 32."""
-    size, sign = abs(value), np.int64(value < 0)
+    size, sign = min(abs(value), 2047), np.int64(value < 0)  # a file with larger ones is not recoded
     if size >= 256:
         out[n] = _ADD + 2 * (6 + (size >> 8)) + sign
         n += 1
