@@ -146,13 +146,12 @@ def fill_table(lengths, table_at, has_context, starts):
         Whether the lengths are those of a code.
     """
     table = u32_at(table_at, _TABLE_SIZE)
-    for length in range(MOST_BITS + 1):
-        starts[length] = 0
-    for s in range(NUM_TOKENS):
-        starts[lengths[s]] += 1
     at = 0
     for length in range(1, MOST_BITS + 1):
-        at, starts[length] = at + (starts[length] << (MOST_BITS - length)), at
+        found = 0
+        for s in range(NUM_TOKENS):  # vector instructions
+            found += lengths[s] == length
+        at, starts[length] = at + (found << (MOST_BITS - length)), at
     if at > _TABLE_SIZE:
         return False
     same_table = np.int64(0) if has_context else np.int64(TABLE_NBYTES)
