@@ -22,6 +22,8 @@ U16 = npt.NDArray[np.uint16]
 _FOOTER = struct.Struct("<IIHBx4s")
 # Room for more than a file has before its recoding is given up.
 _SLACK = 1 << 16
+# Files of more blocks, of about 90 megapixels, are not recoded: it takes 128 bytes for each.
+_MOST_BLOCKS = 1 << 21
 
 
 def pack(data: bytes, orientation: int, *, fast: bool) -> tuple[U8, int] | None:
@@ -39,10 +41,12 @@ def pack(data: bytes, orientation: int, *, fast: bool) -> tuple[U8, int] | None:
     if not expected:
         return None
     table = np.empty(expected * SEEK_ENTRY_NBYTES, np.uint8)
+    # A block has two bits at least; other files are damaged.
+    fast = fast and (num_blocks := entries.count_blocks(at)) <= min(_MOST_BLOCKS, 4 * len(data))
+    num_values = 64 * (num_blocks + 1) if fast else 0
     # One array: the allocator would give two back to the system, and clear their pages for the next file.
-    num_blocks = 64 * (entries.count_blocks(at) + 1) if fast else 0
-    room = np.empty(num_blocks + (8 * len(data) + _SLACK if fast else 0), np.uint16)
-    blocks, tokens = room[:num_blocks], room[num_blocks:]
+    room = np.empty(num_values + (8 * len(data) + _SLACK if fast else 0), np.uint16)
+    blocks, tokens = room[:num_values], room[num_values:]
     blocks.fill(0)
     status, number, height, width, components = entries.scan_blocks(
         source, step, at, table, blocks.ctypes.data if fast else 0
