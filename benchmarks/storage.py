@@ -1,7 +1,8 @@
 """Compares the lossless codecs of pixels on real photographs: bytes, decoding, encoding, and pairs of a Loader.
 
 Sizes are of 96-px patches, as shares of their pixels. Kernels decode and encode in one thread; the figures are medians
-of the thread's own time. Pairs of 96 and 48 px are read in random order from the page cache, in turns of all codecs.
+of the thread's own time. Pairs of 96 and 48 px are read in random order from the page cache, in turns of all codecs;
+then with memory for half and for a quarter of the raw ones, and for the first time from disks of several speeds.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from common import cut_pairs, photographs, print_sections, table, time_loader
+from limited import Limit, pairs_per_s
 from PIL import Image
 
 import lmdbloader
@@ -119,14 +121,20 @@ def speeds(functions: dict[str, Callable[[], None]], seconds: float) -> dict[str
     return {name: statistics.median(found) for name, found in turns.items()}
 
 
-def loaders(folder: Path, count: int) -> dict[tuple[str, str], Loader]:
-    """Return Loaders of pairs by codec and work."""
+def write(folder: Path, count: int) -> None:
+    """Write pairs with each codec, and a few to warm up."""
     pairs = cut_pairs(count, patch_size=SIDE)
     samples = [{"lr": pairs.lr[i].transpose(1, 2, 0), "hr": pairs.hr[i].transpose(1, 2, 0)} for i in range(count)]
+    for codec in CODECS:
+        lmdbloader.write(samples, folder / codec, codec=codec)
+    lmdbloader.write(samples[:256], folder / "warm-up")
+
+
+def loaders(folder: Path) -> dict[tuple[str, str], Loader]:
+    """Return Loaders of pairs by codec and work."""
     turned = [RandomDihedral(), ToDtype(torch.float32, scale=True)]
     found = {}
     for codec in CODECS:
-        lmdbloader.write(samples, folder / codec, codec=codec)
         for name, transforms in (("uint8", []), ("turned, float32", turned)):
             found[codec, name] = Loader(LMDBDataset(folder / codec), 32, shuffle=True, transforms=transforms)
     return found
@@ -139,6 +147,25 @@ def time_loaders(found: dict[tuple[str, str], Loader], seconds: float) -> dict[t
         for key, loader in found.items():
             turns[key].append(time_loader(loader, seconds).samples_per_s)
     return {key: statistics.median(values) for key, values in turns.items()}
+
+
+def within_limits(folder: Path, seconds: float) -> dict[str, dict[str, float]]:
+    """Return pairs a second of each codec within each limit, medians of three turns."""
+    nbytes = sum(path.stat().st_size for path in (folder / "raw").glob("data*.mdb"))
+    own = 64 * 2**20  # batches, and what opening allocates
+    limits = [
+        Limit(f"memory for {name} of raw", nbytes // part + own) for name, part in (("half", 2), ("a quarter", 4))
+    ]
+    limits += [Limit(f"cold disk, {speed:,} MB/s", None, speed * 10**6) for speed in (50, 200, 1000)]
+    limits.append(Limit("cold disk, as it is"))
+    found: dict[str, dict[str, float]] = {}
+    for limit in limits:
+        turns: dict[str, list[float]] = {codec: [] for codec in CODECS}
+        for _ in range(3):
+            for codec in CODECS:
+                turns[codec].append(pairs_per_s(folder / codec, limit, seconds))
+        found[limit.name] = {codec: statistics.median(speeds) for codec, speeds in turns.items()}
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -164,13 +191,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
         figures = speeds(kernels(patches(count)), seconds)
         rows = [[name, f"{speed:,.0f} MB/s"] for name, speed in figures.items()]
         yield "One thread", figures, table(["", "of pixels"], rows, markdown=options.markdown)
-        pairs = time_loaders(loaders(folder, 40 * count), seconds)
+        write(folder, 100 * count)
+        found_loaders = loaders(folder)
+        pairs = time_loaders(found_loaders, seconds)
         rows = [
             [f"{codec}, {work}", f"{speed:,.0f}", f"{speed / pairs['lz4', work]:.2f}"]
             for (codec, work), speed in pairs.items()
         ]
         header = ["Loader, in memory", "pairs/s", "of lz4's"]
         yield "Pairs of patches", pairs, table(header, rows, markdown=options.markdown)
+        while found_loaders:  # their maps would keep pages in memory
+            found_loaders.popitem()[1].close()
+        gc.collect()
+        try:
+            limited = within_limits(folder, seconds)
+        except PermissionError as error:
+            yield "Little memory, slow disks", {}, f"not measured: {error}"
+            return
+        rows = [
+            [name, *(f"{f[codec]:,.0f}" for codec in CODECS), f"{f['delta'] / f['lz4']:.2f}"]
+            for name, f in limited.items()
+        ]
+        header = ["Loader, pairs/s", *CODECS, "delta of lz4"]
+        yield "Little memory, slow disks", limited, table(header, rows, markdown=options.markdown)
 
     gc.disable()
     print_sections(run, "Codecs of pixels, medians", options)

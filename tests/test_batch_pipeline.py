@@ -36,6 +36,7 @@ LAYOUTS = {
     "three": {"hr": (45, 30), "lr": (15, 10)},
     "four": {"lr": (5, 7), "hr": (20, 28)},
     "pyramid": {"half": (24, 18), "full": (48, 36), "third": (16, 12)},
+    "large": {"image": (150, 131)},
 }
 KINDS = ("raw", "lz4", "tiled")
 
@@ -94,12 +95,17 @@ def guarded_scratch(pipeline: Pipeline) -> tuple[Scratch, list[Any]]:
         return pipeline.scratch(), guarded
 
 
+def _on_a_cache_line(nbytes: int) -> np.ndarray:
+    memory = np.full(nbytes + GUARD, MARK, np.uint8)
+    return memory[-memory.ctypes.data % GUARD :][:nbytes]
+
+
 def read(pipeline: Pipeline, rows: Sequence[int], samples: Sequence[int], epoch: int = 0, batch_size: int = 2) -> Any:
     """Return the images of each field, (n, C, H, W); all memory that is written to is between guards."""
     scratch, guarded = guarded_scratch(pipeline)
     num_batches = -(-len(rows) // batch_size)
     sizes = [batch_size * output.nbytes for output in pipeline.outputs]
-    memory = [[np.full(GUARD + size + GUARD, MARK, np.uint8) for size in sizes] for _ in range(num_batches)]
+    memory = [[_on_a_cache_line(GUARD + size + GUARD) for size in sizes] for _ in range(num_batches)]
     at = np.array([[m.ctypes.data + GUARD for m in batch] for batch in memory], np.int64).reshape(num_batches, -1)
     pipeline.read(np.array(rows, np.int64), np.array(samples, np.int64), epoch, at, batch_size, scratch)
     found: list[Any] = [[] for _ in sizes]
@@ -187,6 +193,50 @@ def test_windows_of_any_size_in_all_eight_ways(datasets: Any, size: Any, dtype: 
             for s in samples:
                 expected = apply_all(images[s % COUNT], turned + values, 0, 0, s, columns_first=False)
                 compare(found[s], [expected["image"]])
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize(
+    "size", [(1, 48), (48, 1), (16, 16), (17, 15), (31, 33), (32, 48), (64, 65), (96, 96), (37, 100), (130, 17)]
+)
+def test_windows_inside_of_an_image_in_all_eight_ways(datasets: Any, size: tuple[int, int], dtype: Any) -> None:
+    reader, images = datasets("large", 3, dtype, "raw")
+    turned = [T.RandomCrop(131), T.RandomDihedral(), T.RandomCrop(size)]
+    samples = list(range(32))
+    for values in ([], [T.ToDtype(torch.float32, scale=True)]):
+        expected = [apply_all(images[0], turned + values, 0, 0, s, columns_first=False)["image"] for s in samples]
+        for streams in (False, True):
+            pipeline = Pipeline(reader, ["image"], turned + values)
+            if streams:
+                pipeline.stream()
+            (found,) = read(pipeline, [0] * len(samples), samples, batch_size=5)
+            for s in samples:
+                compare(found[s], [expected[s]])
+
+
+@pytest.mark.parametrize("side", [15, 16, 64, 70])
+@pytest.mark.parametrize("transforms", [[], [T.ToDtype(torch.float32, scale=True)]], ids=["uint8", "float32"])
+def test_any_damaged_byte_is_found_in_all_eight_ways(tmp_path: Path, side: int, transforms: list[Any]) -> None:
+    path = write(tmp_path / "d", [{"image": picture(side, side, 3, np.uint8, 0)}], "raw")
+    nbytes, where = 3 * side * side, int(Reader(path).index.columns["image.offset"][0])
+    for at in sorted({0, 239, 240, 1023, 1024, nbytes // 2, nbytes - 65, nbytes - 1} & set(range(nbytes))):
+        with open(path / DATA_FILE, "r+b") as file:
+            file.seek(where + at)
+            was = file.read(1)
+            file.seek(where + at)
+            file.write(bytes([was[0] ^ 4]))
+        for ways in ([], [T.RandomDihedral()], [T.RandomCrop(min(side, 16)), T.RandomDihedral()]):
+            for streams in (False, True):
+                pipeline = Pipeline(Reader(path), ["image"], ways + transforms)
+                if streams:
+                    pipeline.stream()
+                for sample in range(8):
+                    with pytest.raises(CorruptError, match="checksum"):
+                        read(pipeline, [0], [sample])
+        with open(path / DATA_FILE, "r+b") as file:
+            file.seek(where + at)
+            file.write(was)
+    assert len(read(Pipeline(Reader(path), ["image"], transforms), [0], [0])[0]) == 1
 
 
 @pytest.mark.parametrize("transforms", [[], [T.ToDtype(torch.float32, scale=True)]], ids=["uint8", "float32"])

@@ -1,4 +1,4 @@
-"""Raw memory in kernels: arrays over addresses, the bits of floats, and blocks of bytes transposed in registers."""
+"""Raw memory in kernels: arrays over addresses, loads and stores, and the bits of floats."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
-_BLOCK = 16
 _COPIED = 32
 LINE_NBYTES = 64
 
@@ -154,28 +153,6 @@ def reversed_u64(typing_context, word):
 
 
 @intrinsic
-def _stream_floats(typing_context, source, target, factor, term):
-    """Write 16 uint8 as 16 float32 past the caches; target: uint64 address of a cache line."""
-
-    def generate(context, builder, signature, arguments):
-        source, target, factor, term = arguments
-        floats = ir.VectorType(ir.FloatType(), LINE_NBYTES // 4)
-
-        def everywhere(value):
-            one = builder.insert_element(ir.Constant(floats, ir.Undefined), value, _I32(0))
-            lanes = ir.Constant(ir.VectorType(_I32, floats.count), [_I32(0)] * floats.count)
-            return builder.shuffle_vector(one, one, lanes)
-
-        narrow = ir.VectorType(_I8, floats.count).as_pointer()
-        pixels = builder.uitofp(builder.load(builder.inttoptr(source, narrow), align=1), floats)
-        value = builder.fadd(builder.fmul(pixels, everywhere(factor)), everywhere(term))
-        store_past_caches(builder, value, builder.inttoptr(target, floats.as_pointer()))
-        return context.get_dummy_value()
-
-    return types.void(types.uint64, types.uint64, types.float32, types.float32), generate
-
-
-@intrinsic
 def settle(typing_context):
     """Make what was stored past the caches visible to other threads before anything that is stored later."""
 
@@ -198,21 +175,6 @@ def stream(source, target, nbytes):
         _stream_line(source + np.uint64(k), target + np.uint64(k))
     for k in range(done, nbytes):
         write[k] = read[k]
-
-
-@njit(inline="always")
-def stream_as_floats(source, target, count, factor, term):
-    """Write uint8 times a factor plus a term, both float32, as float32 at a multiple of 4, lines past the caches."""
-    step = LINE_NBYTES // 4
-    head = min(np.int64(np.uint64(0) - target & np.uint64(LINE_NBYTES - 1)) // 4, count)
-    read, write = u8_at(source, count), f32_at(target, count)
-    for k in range(head):
-        write[k] = np.float32(read[k]) * factor + term
-    done = head + (count - head) // step * step
-    for k in range(head, done, step):
-        _stream_floats(source + np.uint64(k), target + np.uint64(4 * k), factor, term)
-    for k in range(done, count):
-        write[k] = np.float32(read[k]) * factor + term
 
 
 @intrinsic
@@ -271,36 +233,3 @@ def _bits_as(kind: ir.Type, given: types.Type, found: types.Type) -> Any:
 bits_of = _bits_as(_I32, types.float32, types.uint32)
 bits_of_double = _bits_as(_I64, types.float64, types.uint64)
 double_of_bits = _bits_as(ir.DoubleType(), types.uint64, types.float64)
-
-
-@intrinsic
-def transpose_block(typing_context, source, source_step, target, target_step):
-    """Transpose 16 x 16 bytes: row i of the target is column i of the source.
-
-    Args:
-        source, target: uint64 addresses of the first rows.
-        source_step, target_step: int64 bytes from one row to the next; may be negative.
-    """
-
-    def generate(context, builder, signature, arguments):
-        source, source_step, target, target_step = arguments
-        row = ir.VectorType(_I8, _BLOCK)
-
-        def pointer(base, step, number):
-            address = builder.add(base, builder.mul(step, _I64(number)))
-            return builder.inttoptr(address, row.as_pointer())
-
-        def shuffle(a, b, lanes):
-            return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(_I32, _BLOCK), [_I32(i) for i in lanes]))
-
-        rows = [builder.load(pointer(source, source_step, i), align=1) for i in range(_BLOCK)]
-        # Interleaving rows i and i + 8 four times moves every byte to the transposed place (a perfect shuffle each).
-        low = [k // 2 + (k % 2) * _BLOCK for k in range(_BLOCK)]
-        high = [lane + _BLOCK // 2 for lane in low]
-        for _ in range(4):
-            rows = [shuffle(rows[i], rows[i + _BLOCK // 2], lanes) for i in range(_BLOCK // 2) for lanes in (low, high)]
-        for i in range(_BLOCK):
-            builder.store(rows[i], pointer(target, target_step, i), align=1)
-        return context.get_dummy_value()
-
-    return types.void(types.uint64, types.int64, types.uint64, types.int64), generate

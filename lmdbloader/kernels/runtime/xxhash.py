@@ -259,6 +259,37 @@ def xxh3(address, nbytes):
     return _finished(state, address, nbytes)
 
 
+@njit(inline="always")
+def xxh3_begin():
+    """Return the uint64 address of a new state, for more than 240 bytes; it lasts as long as the calling function."""
+    state = _room()
+    _begin(state)
+    return state
+
+
+@njit(inline="always")
+def xxh3_advance(state, address, done, until, nbytes):
+    """Hash whole blocks up to byte `until`, and return how many are hashed by now, of which `done` were before.
+
+    Args:
+        state: See `xxh3_begin`.
+        address, nbytes: uint64 of all bytes.
+        done, until: int64.
+    """
+    last = np.int64((nbytes - _U(1)) // _U(BLOCK_NBYTES))
+    reached = max(done, min((until + BLOCK_NBYTES - 1) // BLOCK_NBYTES, last))
+    begin = address + _U(done * BLOCK_NBYTES)
+    _blocks(state, begin, begin, reached - done)
+    return reached
+
+
+@njit(inline="always")
+def xxh3_end(state, address, done, nbytes):
+    """Hash the rest, and return XXH3 (uint64); arguments as for `xxh3_advance`."""
+    xxh3_advance(state, address, done, np.int64(nbytes), nbytes)
+    return _finished(state, address, nbytes)
+
+
 @kernel
 def xxh3_copy(source, target, nbytes, streams):
     """Copy bytes in one pass with their hash; return XXH3 (uint64) of the copy.

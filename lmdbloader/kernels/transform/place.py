@@ -12,49 +12,45 @@ from lmdbloader.kernels.runtime.memory import (
     f32_at,
     part,
     stream,
-    stream_as_floats,
-    transpose_block,
     u8_at,
     u16_at,
 )
+from lmdbloader.kernels.runtime.rows import (
+    BLOCK,
+    copy_rows,
+    stream_as_floats,
+    transpose_block,
+    transpose_two_blocks,
+    turn_rows,
+)
 from lmdbloader.kernels.transform import opcodes as op
+from lmdbloader.kernels.transform.float_pass import convert_planes, suits
 from lmdbloader.kernels.transform.geometry import is_filled
-
-_BLOCK = 16
-
-
-@kernel
-def _copy_row(source, at, step, out, out_at, count):
-    row = part(out, out_at, count)
-    if step == 1:
-        pixels = part(source, at, count)
-        for x in range(count):
-            row[x] = pixels[x]
-    else:
-        pixels = part(source, at - count + 1, count)
-        last = np.uint64(count - 1)
-        for x in range(count):
-            row[x] = pixels[last - np.uint64(x)]  # unsigned: an index that may be negative prevents vector loads
 
 
 @kernel
 def _transpose(source, at, down, across, out, out_at, out_row, height, width):
     """Write out(y, x) = source[at + down * x + across * y]; one of down, across is a step of one value."""
-    if source.itemsize == 1 and height >= _BLOCK and width >= _BLOCK:
-        from_address = source.ctypes.data + np.uint64(at)
-        to_address = out.ctypes.data + np.uint64(out_at)
-        for block_y in range(0, height, _BLOCK):
-            y = min(block_y, height - _BLOCK)  # the last block may write some rows and columns again
+    if source.itemsize == 1 and height >= BLOCK and width >= BLOCK:
+        from_address = np.int64(source.ctypes.data) + at
+        to_address = np.int64(out.ctypes.data) + out_at
+        y, side = np.int64(0), np.int64(0)
+        while y < height:
+            side = np.int64(2 * BLOCK if height - y >= 2 * BLOCK else BLOCK)
+            y = min(y, height - side)  # the last block may write some rows and columns again
             # The block's rows are loaded upwards from their first value, so with a step of -1 they come out reversed.
             first, target_y, target_step = across * y, y, out_row
             if across < 0:
-                first, target_y, target_step = across * (y + _BLOCK - 1), y + _BLOCK - 1, -out_row
-            for block_x in range(0, width, _BLOCK):
-                x = min(block_x, width - _BLOCK)
-                transpose_block(
-                    np.uint64(np.int64(from_address) + down * x + first), down,
-                    np.uint64(np.int64(to_address) + target_y * out_row + x), target_step,
-                )  # fmt: skip
+                first, target_y, target_step = across * (y + side - 1), y + side - 1, -out_row
+            for block_x in range(0, width, BLOCK):
+                x = min(block_x, width - BLOCK)
+                begin = np.uint64(from_address + down * x + first)
+                target = np.uint64(to_address + target_y * out_row + x)
+                if side == BLOCK:
+                    transpose_block(begin, down, target, target_step)
+                else:
+                    transpose_two_blocks(begin, down, target, target_step)
+            y += side
         return
     for y in range(height):
         for x in range(width):
@@ -81,9 +77,14 @@ def _place_plane(source, origin, row, g, fill, out):
     start, target = origin + g[op.ROW] * row + g[op.COLUMN], top * width + left
     if g[op.TRANSPOSED]:
         _transpose(source, start + down * left + across * top, down, across, out, target, width, h, w)
+        return
+    size = source.itemsize
+    begin, to = start + down * top + across * left, out.ctypes.data + np.uint64(target * size)
+    if across > 0:
+        copy_rows(source.ctypes.data + np.uint64(begin * size), down * size, to, width * size, h, w * size)
     else:
-        for y in range(h):
-            _copy_row(source, start + down * (top + y) + across * left, across, out, target + y * width, w)
+        begin -= w - 1
+        turn_rows(source.ctypes.data + np.uint64(begin * size), down * size, to, width * size, h, w, size)
 
 
 @kernel
@@ -187,22 +188,6 @@ def _convert(pixels, out, step, kind, factor, term, table, streams):
 
 
 @kernel
-def _convert_rows(source, start, down, across, height, width, out, factor, term):
-    """Convert rows of a plane, perhaps from the bottom up or from right to left, into float32 planes at `out`."""
-    last = np.uint64(width - 1)
-    for y in range(height):
-        floats = f32_at(out + np.uint64(4 * y * width), width)
-        if across == 1:
-            pixels = part(source, start + y * down, width)
-            for x in range(width):
-                floats[x] = np.float32(pixels[x]) * factor + term
-        else:
-            pixels = part(source, start + y * down - width + 1, width)
-            for x in range(width):
-                floats[x] = np.float32(pixels[last - np.uint64(x)]) * factor + term
-
-
-@kernel
 def _convert_rgb(red, green, blue, out, kind, affine):
     """Convert three channels into pixels (R, G, B) side by side; the three stores together become vector stores."""
     count = red.shape[0]
@@ -256,12 +241,8 @@ def finish(
     start, down = g[op.ROW] * row + g[op.COLUMN], g[op.DOWN] * row
     is_contiguous = down == width and g[op.ACROSS] > 0 and not (g[op.TRANSPOSED] or is_filled(g))
     streams = streams and not channels_last and (kind == op.FLOAT or kind == op.COPY)
-    if kind == op.FLOAT and not channels_last and not (g[op.TRANSPOSED] or is_filled(g) or is_contiguous or streams):
-        for c in range(channels):
-            _convert_rows(
-                source, start + c * plane, down, g[op.ACROSS], height, width,
-                out + np.uint64(4 * c * height * width), affine[c, 0], affine[c, 1],
-            )  # fmt: skip
+    if kind == op.FLOAT and not channels_last and source.itemsize == 1 and suits(g, out, streams):
+        convert_planes(source.ctypes.data, np.int64(0), row, plane, channels, g, out, affine, streams)
         return
     if not is_contiguous and (streams or (kind == op.FLOAT and not channels_last)):
         # Plane by plane: a plane that was just placed is converted while it is in the fastest cache.
@@ -273,10 +254,10 @@ def finish(
                 affine[c, 1], table, streams,
             )  # fmt: skip
         return
+    if kind == op.COPY and not channels_last and not is_contiguous:
+        place(source, row, plane, channels, g, array_at(out, channels * height * width, source))
+        return
     if g[op.TRANSPOSED] or g[op.ACROSS] < 0 or is_filled(g):
-        if kind == op.COPY and not channels_last:
-            place(source, row, plane, channels, g, array_at(out, channels * height * width, source))
-            return
         place(source, row, plane, channels, g, spare)
         source, start, down, plane = spare, np.int64(0), width, height * width
     runs, length = height, width
