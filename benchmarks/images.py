@@ -32,7 +32,8 @@ from lmdbloader.transforms import Normalize, RandomHorizontalFlip, RandomResized
 
 # How each dataset is converted.
 DATASETS: dict[str, dict[str, Any]] = {
-    "original": {},
+    "original": {"jpeg_code": "file"},
+    "recoded": {},
     "jpg": {"write_mode": "jpg", "jpeg_quality": 90},
     "raw256": {"write_mode": "raw", "max_resolution": 256},
 }

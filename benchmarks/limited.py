@@ -1,6 +1,6 @@
-"""Reads a dataset with little memory or from a slow disk: a process of its own, in a control group of Linux.
+"""Reads a dataset with little memory or from a slow disk: in its own process, in a Linux cgroup.
 
-Both versions of control groups serve, and need root. A group's memory counts the pages of files that its processes
+Versions 1 and 2 of cgroups both work, and need root. A group's memory counts the pages of files that its processes
 read, so a dataset that is larger than the group's limit is read from the disk again and again. A disk is throttled by
 its device, so the folder must be on a disk of its own, or on the system's, and not on a partition.
 """
@@ -57,7 +57,7 @@ def _groups(limit: Limit, folder: Path) -> list[tuple[Path, str, str]]:
 
 
 def forget(folder: Path) -> None:
-    """Write a folder's files to the disk, and take their pages from the page cache; nobody may have mapped them."""
+    """Write a folder's files to the disk, and take their pages from the page cache; no process may have them mapped."""
     for path in folder.rglob("*"):
         if path.is_file():
             with open(path, "rb") as file:
@@ -98,7 +98,7 @@ def _serve(asked: dict[str, Any]) -> float:
 
     torch.set_num_threads(1)
     path = Path(asked["path"])
-    # What the first batches load and allocate belongs to no limit.
+    # What the first batches load and allocate is not limited.
     loader = lmdbloader.Loader(lmdbloader.LMDBDataset(path.parent / "warm-up"), BATCH_SIZE)
     for _ in loader:
         pass

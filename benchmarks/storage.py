@@ -2,7 +2,7 @@
 
 Sizes are of 96-px patches, as shares of their pixels. Kernels decode and encode in one thread; the figures are medians
 of the thread's own time. Pairs of 96 and 48 px are read in random order from the page cache, in turns of all codecs;
-then with memory for half and for a quarter of the raw ones, and for the first time from disks of several speeds.
+then with memory for half and a quarter of the raw dataset, and with a cold cache from disks of several speeds.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ import torch
 from common import cut_pairs, photographs, print_sections, table, time_loader
 from limited import Limit, pairs_per_s
 from PIL import Image
+from write import make_jpegs
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader.format.codecs import encode_many
 from lmdbloader.kernels import entries
-from lmdbloader.transforms import RandomDihedral, ToDtype
+from lmdbloader.transforms import RandomDihedral, RandomHorizontalFlip, RandomResizedCrop, ToDtype
 
 CODECS = ("raw", "lz4", "delta")
+JPEG_CODES = ("file", "fast")
+JPEG_WORKS = tuple((side, batch_size) for side in (224, 112) for batch_size in (64, 256))
 SIDE = 96
 Images = list[np.ndarray]
 
@@ -168,6 +171,54 @@ def within_limits(folder: Path, seconds: float) -> dict[str, dict[str, float]]:
     return found
 
 
+def jpegs(folder: Path, count: int, seconds: float, turns: int) -> dict[str, list[float]]:
+    """Return for each question the figure of JPEG files as they are and of recoded ones, medians, and their ratio.
+
+    Conversions use all cores and count images a second; crops count images a second of processor time, in one thread.
+    """
+    make_jpegs(folder / "jpegs", count)
+    nbytes = sum(path.stat().st_size for path in (folder / "jpegs").rglob("*.jpg"))
+    found: dict[str, list[list[float]]] = {}
+    for _ in range(turns):
+        speeds = []
+        for code in JPEG_CODES:
+            began = time.perf_counter()
+            lmdbloader.convert(folder / "jpegs", folder / f"jpeg-{code}", jpeg_code=code, overwrite=True, restart=True)
+            speeds.append(count / (time.perf_counter() - began))
+        found.setdefault("converting", []).append(speeds)
+    opened = {}
+    for side, batch_size in JPEG_WORKS:
+        for code in JPEG_CODES:
+            dataset = LMDBDataset(folder / f"jpeg-{code}")
+            many = dataset.select(np.resize(np.arange(len(dataset)), 40 * len(dataset)))
+            opened[code, side, batch_size] = iter(
+                Loader(
+                    many, batch_size, shuffle=True, num_threads=1,
+                    transforms=[RandomResizedCrop(side), RandomHorizontalFlip()],
+                )
+            )  # fmt: skip
+    for turn in range(turns):
+        for side, batch_size in JPEG_WORKS:
+            speeds = []
+            for code in JPEG_CODES[:: 1 if turn % 2 else -1]:
+                batches = opened[code, side, batch_size]
+                for _ in range(4):
+                    next(batches)
+                images, cpu, began = 0, time.process_time(), time.perf_counter()
+                while time.perf_counter() - began < seconds / 4:
+                    images += len(next(batches)[0])
+                speeds.append(images / (time.process_time() - cpu))
+                time.sleep(0.2)  # its thread fills its queue
+            found.setdefault(f"crops to {side}, batches of {batch_size}", []).append(speeds[:: 1 if turn % 2 else -1])
+    sizes = [sum(path.stat().st_size for path in (folder / f"jpeg-{code}").iterdir()) for code in JPEG_CODES]
+    figures = {"bytes, of those of the files": [*(size / nbytes for size in sizes), sizes[1] / sizes[0]]}
+    for name, pairs in found.items():
+        before, after = zip(*pairs, strict=True)
+        ratio = statistics.median(b / a for a, b in pairs)
+        figures[name] = [statistics.median(before), statistics.median(after), ratio]
+    return figures
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and print a table for each question."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -207,13 +258,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
             limited = within_limits(folder, seconds)
         except PermissionError as error:
             yield "Little memory, slow disks", {}, f"not measured: {error}"
-            return
+        else:
+            rows = [
+                [name, *(f"{f[codec]:,.0f}" for codec in CODECS), f"{f['delta'] / f['lz4']:.2f}"]
+                for name, f in limited.items()
+            ]
+            header = ["Loader, pairs/s", *CODECS, "delta of lz4"]
+            yield "Little memory, slow disks", limited, table(header, rows, markdown=options.markdown)
+
+        figures = jpegs(folder, 5 * count, seconds, 1 if options.quick else 9)
         rows = [
-            [name, *(f"{f[codec]:,.0f}" for codec in CODECS), f"{f['delta'] / f['lz4']:.2f}"]
-            for name, f in limited.items()
+            [name, *(f"{f:.3f}" if f < 2 else f"{f:,.0f}" for f in found[:2]), f"{found[2]:.2f}"]
+            for name, found in figures.items()
         ]
-        header = ["Loader, pairs/s", *CODECS, "delta of lz4"]
-        yield "Little memory, slow disks", limited, table(header, rows, markdown=options.markdown)
+        yield "JPEG files", figures, table(["", *JPEG_CODES, "ratio"], rows, markdown=options.markdown)
 
     gc.disable()
     print_sections(run, "Codecs of pixels, medians", options)

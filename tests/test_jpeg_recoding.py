@@ -205,7 +205,7 @@ def test_a_length_that_no_file_can_have_is_refused() -> None:
         unpack_jpeg(payload[:-16] + struct.pack("<I", 2**32 - 1) + payload[-12:])
 
 
-def test_a_dataset_has_recoded_files_unless_it_is_told_otherwise(tmp_path: Path) -> None:
+def test_a_dataset_has_recoded_files_by_default(tmp_path: Path) -> None:
     folder = tmp_path / "photos"
     folder.mkdir()
     for name, file in zoo().items():

@@ -13,7 +13,7 @@ PACKAGES = ()
 JOBS = ("pairs", "crops", "crops-jpeg")
 # The Loader's threads; it has no worker processes.
 WORKERS = (1, 2)
-SETTINGS = 'pixels as they are (codec="raw"), JPEGs unchanged (write_mode="original"); Loader(shuffle=True)'
+SETTINGS = 'pixels as they are (codec="raw"), JPEGs recoded without loss (write_mode="original"); Loader(shuffle=True)'
 
 
 def write(job: Any, samples: Any, folder: Path) -> None:

@@ -10,14 +10,16 @@ from lmdbloader.cli._streams import say, say_nothing
 ORDER = 45
 HELP = "store the images of a dataset in another way, without loss"
 DESCRIPTION = """\
-Write the samples of DB into the dataset OUT, with their images stored in
-another way: JPEGs recoded so that they decode faster, or as the files that
-they were; pixels with another codec. No pixel changes, and every checksum is
-verified. All cores are used.
+Copy DB to OUT with its images stored in another way. --jpeg-code fast recodes
+JPEGs so that they decode faster; --jpeg-code file restores the files, which
+other programs can open. --codec stores pixels with another codec. Give at least
+one of them. No pixel changes, and every checksum is verified. All cores are
+used.
 """
 EPILOG = """\
-An OUT that was made of the same samples is left as it is. OUT.partial keeps the
-complete parts of an interrupted run: the same command makes the others.
+An OUT that the same command made of the same samples is left as it is; any other
+is replaced with --overwrite only. OUT.partial keeps the complete parts of an
+interrupted run: the same command makes the others.
 Exit status: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted.
 
 examples:
@@ -30,8 +32,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("dataset", metavar="DB", help="the dataset's folder")
     parser.add_argument("out", metavar="OUT", help="the dataset to make")
-    parser.add_argument("--jpeg-code", choices=("fast", "file"), help="how JPEGs are stored, as in convert")
-    parser.add_argument("--codec", choices=("raw", "lz4", "delta"), help="the codec of pixels")
+    parser.add_argument(
+        "--jpeg-code", choices=("fast", "file"), help="fast: recode JPEGs; file: restore the files (default: they stay)"
+    )
+    parser.add_argument(
+        "--codec",
+        choices=("raw", "lz4", "delta"),
+        help="of images that are stored as pixels; files and masks keep theirs (default: they stay)",
+    )
     parser.add_argument(
         "--overwrite", action="store_true", help="replace the dataset at OUT once the new one is complete"
     )

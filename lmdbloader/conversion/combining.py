@@ -122,7 +122,7 @@ class Recipe:
         with_source: Whether the samples keep the names of their sources.
         layout: The call that makes it, in the manifest.
         choices: What the caller chose, for the manifest.
-        change: Makes of samples, which come from some rows of a part, those that are stored; by default they stay.
+        change: Called with samples, their part and their rows (n,); returns the samples to store. None copies them.
     """
 
     parts: tuple[Part, ...]

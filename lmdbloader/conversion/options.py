@@ -207,8 +207,9 @@ class ConvertOptions:
     jpeg_code: Literal["fast", "file"] = opt(
         "fast",
         STORE,
-        "how JPEGs are stored. fast (default): recoded, so that they decode faster; extract gives back the files, byte "
-        "for byte. file: as they are, with a table for crops",
+        "how JPEGs are stored, without loss in both cases. fast (default): recoded, so that they decode faster; only "
+        "lmdbloader reads them, and extract restores the files byte for byte. file: the file and a table for crops, "
+        "which other programs can open",
     )
     compress_probability: float | None = opt(
         None,

@@ -37,7 +37,7 @@ def recode(
     progress: bool = False,
     log: Callable[[str], None] = lambda line: None,
 ) -> Combined:
-    """Write a dataset whose images are stored in another way, without loss, into a new one.
+    """Copy a dataset with its images stored in another way, without loss.
 
     Every sample and every pixel stays the same. A call that was interrupted keeps its complete parts in OUT.partial for
     the next one.
@@ -45,8 +45,9 @@ def recode(
     Args:
         dataset: A path, or an LMDBDataset.
         out: The new dataset. One that was made of the same samples by the same call is left as it is.
-        jpeg_code: How JPEGs are stored, as in `convert`: "fast", or "file" for the files as they were, with a table.
-        codec: The codec of the pixels of images: "raw", "lz4" or "delta".
+        jpeg_code: "fast" recodes JPEGs so that they decode faster, "file" restores their files; None leaves them.
+        codec: Of images that are stored as pixels: "raw", "lz4" or "delta"; None leaves them. Files and masks keep
+            theirs.
         overwrite: Replace an existing dataset, once the new one is complete.
         restart: Discard the progress of an interrupted call; by default it is continued.
         progress: Show the progress: a line on a terminal, in a log one every 30 seconds.
@@ -72,7 +73,7 @@ def recode(
     overwrite, restart, progress = flag("overwrite", overwrite), flag("restart", restart), flag("progress", progress)
     target = new_folder(out)
     if jpeg_code is None and codec is None:
-        raise OptionError(f"recode: expected {option('jpeg_code')}, {option('codec')} or both")
+        raise OptionError(f"recode: give {option('jpeg_code')}, {option('codec')} or both")
     if jpeg_code is not None:
         check_value("jpeg_code", jpeg_code)
     if codec not in (None, "raw", "lz4", "delta"):

@@ -39,8 +39,8 @@ class Storage:
     """How images are stored; a setting that has no effect with the mode is None.
 
     Attributes:
-        mode: A write mode; None keeps whole JPEG files as they are and stores the pixels of all others.
-        jpeg_code: Whether JPEGs are stored with a code that decodes faster, or with that of their file.
+        mode: A write mode; None stores whole JPEG files without loss and the pixels of all others.
+        jpeg_code: "fast" recodes JPEGs, "file" keeps their bytes.
         max_resolution: Images whose longer side has more pixels are shrunk to it.
         jpeg_quality: The quality of new JPEGs, 1 to 100.
         compress_probability: The share of images that "proportion" stores as JPEG.

@@ -44,8 +44,8 @@ LEAST_SAVING = 0.10
 _LZ4_RATIO = 255
 # delta: an image of one colour has no codes, and of the most pixels a foot and two bytes for its plane.
 _DELTA_RATIO = DELTA_MOST_NBYTES // (DELTA_FOOT_NBYTES + 2) + 1
-# A JPEG in a dataset has at least two bits for each block of 64 values (a code for the first value and one for the end
-# of the block), and 6 blocks hold at most 256 pixels of 3 values (4:2:0): 768 bytes from 12 bits.
+# The fewest bytes for its pixels has a recoded JPEG with 4:2:0: a full tile of 8 MCUs has 6,144 bytes of pixels, and at
+# least 33 and 17 bits, in whole bytes, and the 4 bytes of their lengths.
 _JPEG_RATIO = 512
 
 

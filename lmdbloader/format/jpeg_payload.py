@@ -20,7 +20,7 @@ U8 = npt.NDArray[np.uint8]
 U16 = npt.NDArray[np.uint16]
 
 _FOOTER = struct.Struct("<IIHBx4s")
-# Room for more than a file has before its recoding is given up.
+# Extra room, so that a small file does not fail for lack of it.
 _SLACK = 1 << 16
 # Files of more blocks, of about 90 megapixels, are not recoded: it takes 128 bytes for each.
 _MOST_BLOCKS = 1 << 21
@@ -31,7 +31,7 @@ def pack(data: bytes, orientation: int, *, fast: bool) -> tuple[U8, int] | None:
 
     Args:
         data: The whole file.
-        orientation: From its EXIF data, 1 to 8.
+        orientation: Of EXIF or XMP, 1 to 8.
         fast: Whether it is recoded, if that makes it no longer than with a seek table, and gives back the very file.
     """
     source = np.frombuffer(data, np.uint8)
@@ -97,7 +97,7 @@ def unpack(payload: bytes | memoryview) -> bytes:
     if magic == FAST_MAGIC:
         return _restore(stored, nbytes)
     if magic != SEEK_MAGIC:
-        raise FormatError(f"a JPEG payload of {stored.size} bytes: expected a seek table at its end")
+        raise FormatError(f"a JPEG payload of {stored.size} bytes: expected b'SEEK' or b'FAST' at its end")
     if nbytes + number * SEEK_ENTRY_NBYTES + SEEK_FOOTER_NBYTES != stored.size:
         raise FormatError(f"a JPEG payload of {stored.size} bytes: its seek table says that the file has {nbytes}")
     return stored[:nbytes].tobytes()
@@ -111,5 +111,7 @@ def _restore(stored: U8, nbytes: int) -> bytes:
     out = np.empty(nbytes, np.uint8)
     work = np.empty(entries.jpeg_room(max(stored.size, nbytes), 0, 0), np.uint8)
     if not entries.restore(at, stored.size, work.ctypes.data, out):
-        raise FormatError(f"a recoded JPEG of {stored.size} bytes: its tokens do not give back a file of {nbytes}")
+        raise FormatError(
+            f"a recoded JPEG of {stored.size} bytes: it is damaged: the file of {nbytes} bytes cannot be restored"
+        )
     return out.tobytes()

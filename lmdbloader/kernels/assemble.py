@@ -251,7 +251,7 @@ def _read_image(file, i, columns, verify, given, described, affine, geometry, co
         if verify and channels == wanted and _is_copied(geometry, described, height, width):
             found = xxh3_copy(address, np.uint64(out), np.uint64(nbytes), described[col.STREAMED] != 0)
             return num.OK if found == checksum else num.BAD_CHECKSUM
-        # Columns of memory that was read as rows a moment ago take half the time: what is transposed is always hashed.
+        # Reading columns takes half the time if the rows are in the cache, and hashing brings them there.
         hashes = verify or geometry[0, op.TRANSPOSED] != 0
         if hashes and channels == wanted and itemsize == 1 and _is_one_pass(geometry, described, out):
             found = convert_planes(
