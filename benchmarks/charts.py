@@ -68,8 +68,8 @@ def loading(text: str) -> dict[str, dict[str, float]]:
     images = rows_of(text, "Class folders of JPEGs", "of decoding")
     names = {
         "folder, Pillow": "DataLoader, files, Pillow", "LMDB of the files, Pillow": "DataLoader, LMDB, Pillow",
-        "decoding whole files only": "decoding alone (simplejpeg)", "original": "Loader, JPEG files", "recoded": "Loader, recoded JPEGs",
-        "raw256": "Loader, pixels",
+        "decoding whole files only": "decoding alone (simplejpeg)", "original": "Loader, JPEG files",
+        "recoded": "Loader, recoded JPEGs", "raw256": "Loader, pixels",
     }  # fmt: skip
     # Checksums are verified in all but the rows that say otherwise.
     best: dict[str, float] = {}
