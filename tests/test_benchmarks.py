@@ -64,7 +64,9 @@ def tables(text: str) -> list[list[list[str]]]:
 ORDERS = ["random", "quasi_random", "sequential"]
 READ = [name for _ in range(4) for name in ("LMDB by hand", "LMDBDataset lz4")]
 JOBS = ["lmdbloader.convert", "decode only: Pillow", "decode only: lmdbloader", "write only"]
-IMAGES = ["folder, Pillow", "LMDB of the files, Pillow", "decoding whole files only", "original", "jpg", "raw256"]
+IMAGES = [
+    "folder, Pillow", "LMDB of the files, Pillow", "decoding whole files only", "original", "recoded", "jpg", "raw256",
+]  # fmt: skip
 WRITTEN = [
     "LMDB put, by hand", "arrays, 1 worker", "arrays, 2 threads", "arrays, 2 processes",
     "JPEG files, 1 worker", "JPEG files, 2 processes", "JPEG files, 2 threads",

@@ -17,9 +17,9 @@ one of them. No pixel changes, and every checksum is verified. All cores are
 used.
 """
 EPILOG = """\
-An OUT that the same command made of the same samples is left as it is; any other
-is replaced with --overwrite only. OUT.partial keeps the complete parts of an
-interrupted run: the same command makes the others.
+An OUT that the same command made of the same samples is left as it is; any
+other is replaced with --overwrite only. OUT.partial keeps the complete parts of
+an interrupted run: the same command makes the others.
 Exit status: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted.
 
 examples:
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--codec",
         choices=("raw", "lz4", "delta"),
-        help="of images that are stored as pixels; files and masks keep theirs (default: they stay)",
+        help="codec of images that are stored as pixels; files and masks keep theirs",
     )
     parser.add_argument(
         "--overwrite", action="store_true", help="replace the dataset at OUT once the new one is complete"
