@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from lmdbloader.base.arguments import flag, optional, whole
 from lmdbloader.base.option_names import option, shown
@@ -31,6 +31,7 @@ def write_lmdb(
     write_mode: WriteMode | Mapping[str, WriteMode] | None = None,
     max_resolution: int | None = None,
     jpeg_quality: int | None = None,
+    jpeg_code: Literal["fast", "file"] = "fast",
     smart_threshold: int | None = None,
     overwrite: bool = False,
     min_rows_per_part: int | None = None,
@@ -54,11 +55,12 @@ def write_lmdb(
             to set types that should not be guessed.
         classes: The names of the values from 0 on, by field of ints or Labels(). Rows of `read_lmdb` do not have those
             of their dataset; there is a warning if these are given up.
-        codec: As in `lmdbloader.write`, like the next four. By default chosen once for all parts, from the first rows
+        codec: As in `lmdbloader.write`, like the next five. By default chosen once for all parts, from the first rows
             of the task that starts first.
         write_mode: As in `lmdbloader.write`; not "proportion".
         max_resolution: As in `lmdbloader.write`.
         jpeg_quality: As in `lmdbloader.write`.
+        jpeg_code: As in `lmdbloader.write`.
         smart_threshold: As in `lmdbloader.write`.
         overwrite: Replace an existing dataset, once the new one is complete.
         min_rows_per_part: The fewest rows of a part; blocks are put together until they have as many. By default a part
@@ -104,6 +106,7 @@ def write_lmdb(
         "write_mode": write_mode,
         "max_resolution": max_resolution,
         "jpeg_quality": jpeg_quality,
+        "jpeg_code": jpeg_code,
         "smart_threshold": smart_threshold,
     }
     work = Work(out)
