@@ -214,6 +214,21 @@ def test_windows_inside_of_an_image_in_all_eight_ways(datasets: Any, size: tuple
                 compare(found[s], [expected[s]])
 
 
+@pytest.mark.parametrize("transforms", [[], [T.ToDtype(torch.float32, scale=True)]], ids=["uint8", "float32"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_of_any_small_size_are_intact(tmp_path: Path, channels: int, transforms: list[Any]) -> None:
+    for height in (1, 2, 5, 8, 15, 16):
+        samples = [{"image": picture(height, width, channels, np.uint8, width)} for width in (1, 3, 8, 15, 16, 17, 40)]
+        reader = Reader(write(tmp_path / f"{height}", samples, "raw"))
+        for row, sample in enumerate(samples):
+            view = reader.index.columns["image.width"][row]
+            one = Pipeline(reader, ["image"], transforms, rows=np.array([row]))
+            (found,) = read(one, [row], [0])
+            wanted = np.broadcast_to(sample["image"].transpose(2, 0, 1), found[0].shape)
+            assert found.shape[3] == view
+            np.testing.assert_allclose(found[0], wanted / 255 if transforms else wanted, rtol=1e-6)
+
+
 @pytest.mark.parametrize("side", [15, 16, 64, 70])
 @pytest.mark.parametrize("transforms", [[], [T.ToDtype(torch.float32, scale=True)]], ids=["uint8", "float32"])
 def test_any_damaged_byte_is_found_in_all_eight_ways(tmp_path: Path, side: int, transforms: list[Any]) -> None:

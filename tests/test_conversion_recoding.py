@@ -11,8 +11,10 @@ import skimage.data
 from PIL import Image
 
 import lmdbloader
-from lmdbloader import LMDBDataset, cli
+from lmdbloader import LMDBDataset, cli, fields
+from lmdbloader.conversion import combining
 from lmdbloader.errors import DestinationError, OptionError
+from lmdbloader.store import Work
 
 
 @pytest.fixture(scope="module")
@@ -71,3 +73,35 @@ def test_calls_that_would_do_nothing_are_refused(tmp_path: Path) -> None:
     for options in ({}, {"codec": "auto"}, {"jpeg_code": "slow"}, {"codec": "lz4"}):
         with pytest.raises(OptionError):
             lmdbloader.recode(tmp_path / "numbers", tmp_path / "made", **options)  # type: ignore[arg-type]
+
+
+def test_an_interrupted_call_is_not_finished_with_another_code(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lmdbloader.convert(folder, tmp_path / "file", write_mode="original", layout="images", jpeg_code="file")
+    complete = Work.complete
+
+    def stop(work: Work, *arguments: Any) -> None:
+        complete(work, *arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(combining, "PART_NBYTES", 100_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(Work, "complete", stop)
+        with pytest.raises(KeyboardInterrupt):
+            lmdbloader.recode(tmp_path / "file", tmp_path / "made", jpeg_code="fast")
+    with pytest.raises(DestinationError, match="another dataset is unfinished there: jpeg_code fast, now file"):
+        lmdbloader.recode(tmp_path / "file", tmp_path / "made", jpeg_code="file")
+    lmdbloader.recode(tmp_path / "file", tmp_path / "made", jpeg_code="fast")
+    assert {bytes(LMDBDataset(tmp_path / "made").reader.stored_bytes("image", row)[-4:]) for row in range(1)} == {
+        b"FAST"
+    }
+
+
+def test_views_that_are_no_dataset_are_refused(tmp_path: Path) -> None:
+    image = np.zeros((8, 8, 3), np.uint8)
+    sample = {"image": image, "other": image[:4], "boxes": np.zeros((1, 4), np.float32)}
+    lmdbloader.write([sample], tmp_path / "all", fields={"boxes": fields.Boxes(image="image")})
+    for view in (LMDBDataset(tmp_path / "all", fields=["other", "boxes"]), LMDBDataset(tmp_path / "all").select([])):
+        with pytest.raises(OptionError, match=r"which is left out|has no sample"):
+            lmdbloader.recode(view, tmp_path / "made", codec="raw")

@@ -69,3 +69,13 @@ def test_a_changed_byte_is_found(path: Path, row: int, name: str, share: float) 
         assert sum(chunk.num_samples for chunk in copied_samples(reader, others)) == COUNT - 1
     finally:
         flip(path, at)
+
+
+def test_chunks_are_bounded_by_their_pixels_if_these_are_decoded(tmp_path: Path) -> None:
+    flat = ({"image": np.full((512, 512, 3), i, np.uint8)} for i in range(60))
+    lmdbloader.write(flat, tmp_path / "d", codec="delta")
+    reader = Reader(tmp_path / "d")
+    assert [chunk.num_samples for chunk in copied_samples(reader, range(60))] == [60]
+    sizes = [chunk.num_samples for chunk in copied_samples(reader, range(60), counts_pixels=True)]
+    assert sum(sizes) == 60
+    assert max(sizes) <= 22  # 16 MiB

@@ -390,6 +390,7 @@ def _begin(recipe: Recipe, work: Work, made_by: Mapping[str, Any], before: Reade
         "the release of lmdbloader": __version__,
         "fields": [field_json(f) for f in recipe.fields],
         "the samples": digest_of(json.dumps(about).encode()),
+        **recipe.choices,
     }
     grows = None if before is None else before.manifest.manifest_digest
     if work.continues(asked):
@@ -434,7 +435,10 @@ def _chunks(recipe: Recipe, first: int, stop: int) -> Iterator[Chunk]:
     for part in recipe.parts:
         rows = (range(len(part)) if part.rows is None else part.rows)[max(first, 0) : max(stop, 0)]
         first, stop, at = first - len(part), stop - len(part), 0
-        for chunk in copied_samples(part.reader, rows, recipe.fields, with_source=recipe.with_source):
+        decodes = recipe.change is not None
+        for chunk in copied_samples(
+            part.reader, rows, recipe.fields, with_source=recipe.with_source, counts_pixels=decodes
+        ):
             here = some_rows(rows, at, at + chunk.num_samples)
             at += chunk.num_samples
             adapted = _adapted(chunk, part, here)

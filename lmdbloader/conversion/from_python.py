@@ -85,7 +85,7 @@ def write(
     write_mode: WriteMode | Mapping[str, WriteMode] | None = None,
     max_resolution: int | None = None,
     jpeg_quality: int | None = None,
-    jpeg_code: Literal["fast", "file"] = "fast",
+    jpeg_code: Literal["fast", "file"] | None = None,
     compress_probability: float | None = None,
     smart_threshold: int | None = None,
     seed: int | None = None,
@@ -130,7 +130,8 @@ def write(
         max_resolution: Shrink images whose longer side has more pixels than this, in the fields that `write_mode` names
             or else in all. Masks are resized too: each pixel gets the label at its centre.
         jpeg_quality: The quality of JPEGs, 1 to 100; 90 by default.
-        jpeg_code: "fast" recodes JPEGs so that they decode faster, "file" stores them as they are; as in `convert`.
+        jpeg_code: "fast", the default, recodes JPEGs so that they decode faster, "file" stores them as they are; as in
+            `convert`.
         compress_probability: The share of images that "proportion" stores as JPEG, 0.5 by default.
         smart_threshold: Bytes of pixels above which "smart" stores a JPEG.
         seed: The seed of "proportion", 0 by default; the choice depends on it and the number of the sample.

@@ -204,8 +204,8 @@ class ConvertOptions:
     jpeg_quality: int | None = opt(
         None, STORE, "quality of the JPEGs that are made, 1 to 100 (default: 90)", metavar="Q", limits=(1, 100)
     )
-    jpeg_code: Literal["fast", "file"] = opt(
-        "fast",
+    jpeg_code: Literal["fast", "file"] | None = opt(
+        None,
         STORE,
         "how JPEGs are stored, without loss in both cases. fast (default): recoded, so that they decode faster; only "
         "lmdbloader reads them, and extract restores the files byte for byte. file: the file and a table for crops, "

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from lmdbloader.base.arguments import flag
 from lmdbloader.base.cores import count_cores
 from lmdbloader.base.option_names import option
-from lmdbloader.conversion.combining import Combined, Part, Recipe, combine, open_part
+from lmdbloader.conversion.combining import Combined, Part, Recipe, chosen_fields, combine, open_part
 from lmdbloader.conversion.destination import new_folder
 from lmdbloader.conversion.options import check_value
 from lmdbloader.errors import OptionError
@@ -79,10 +79,13 @@ def recode(
     if codec not in (None, "raw", "lz4", "delta"):
         raise OptionError(f"{option('codec', codec)}: expected 'raw', 'lz4' or 'delta'")
     part = open_part(dataset, "recode")
-    images = [name for name in part.names if part.reader.fields[name].kind == "image"]
+    if not len(part):
+        raise OptionError(f"{part.title}: has no sample; a dataset has at least one")
+    names = chosen_fields([part], None)
+    images = [name for name in names if part.reader.fields[name].kind == "image"]
     if not images:
         raise OptionError(f"{part.title}: has no field of images, so there is nothing to recode")
-    fields = [part.reader.fields[name] for name in part.names]
+    fields = [part.reader.fields[name] for name in names]
     if codec is not None:
         fields = [replace(f, codec=codec) if f.name in images else f for f in fields]
     choices = {"jpeg_code": jpeg_code, "codec": codec}

@@ -40,7 +40,7 @@ class Storage:
 
     Attributes:
         mode: A write mode; None stores whole JPEG files without loss and the pixels of all others.
-        jpeg_code: "fast" recodes JPEGs, "file" keeps their bytes.
+        jpeg_code: "fast" recodes JPEGs, "file" keeps their bytes; None with a mode that stores none.
         max_resolution: Images whose longer side has more pixels are shrunk to it.
         jpeg_quality: The quality of new JPEGs, 1 to 100.
         compress_probability: The share of images that "proportion" stores as JPEG.
@@ -49,7 +49,7 @@ class Storage:
     """
 
     mode: WriteMode | None = "raw"
-    jpeg_code: Literal["fast", "file"] = "fast"
+    jpeg_code: Literal["fast", "file"] | None = None
     max_resolution: int | None = None
     jpeg_quality: int | None = None
     compress_probability: float | None = None
@@ -99,7 +99,7 @@ def _storage(mode: WriteMode | None, given: Mapping[str, Any]) -> Storage:
     encodes, draws, probability = _encodes(mode, given), mode == "proportion", given["compress_probability"]
     return Storage(
         mode=mode,
-        jpeg_code=given.get("jpeg_code", "fast"),
+        jpeg_code=None if mode == "raw" else given["jpeg_code"] or "fast",
         max_resolution=given["max_resolution"],
         jpeg_quality=(given["jpeg_quality"] or _QUALITY) if encodes else None,
         compress_probability=(_PROBABILITY if probability is None else probability) if draws else None,
@@ -121,6 +121,8 @@ def _codec_of(mode: str | None) -> str:
 
 def _refuse_unused(given: Mapping[str, Any], modes: Set[str | None], *, has_subset: bool = False) -> None:
     """Raise OptionError for an option that has no effect with any of the modes."""
+    if given["jpeg_code"] is not None and modes <= {"raw"}:
+        raise OptionError(f"{option('jpeg_code')} has no effect: all images are stored as pixels")
     for name, needed in _NEEDED.items():
         has_effect = any(_encodes(mode, given) for mode in modes) if needed is None else needed in modes
         if given[name] is None or has_effect or (name == "seed" and has_subset):

@@ -31,7 +31,7 @@ def write_lmdb(
     write_mode: WriteMode | Mapping[str, WriteMode] | None = None,
     max_resolution: int | None = None,
     jpeg_quality: int | None = None,
-    jpeg_code: Literal["fast", "file"] = "fast",
+    jpeg_code: Literal["fast", "file"] | None = None,
     smart_threshold: int | None = None,
     overwrite: bool = False,
     min_rows_per_part: int | None = None,

@@ -27,7 +27,12 @@ _PARTS = ("stored_nbytes", "raw_nbytes", "checksum", "codec")
 
 
 def copied_samples(
-    reader: Reader, rows: I64 | range, fields: Sequence[Field] | None = None, *, with_source: bool | None = None
+    reader: Reader,
+    rows: I64 | range,
+    fields: Sequence[Field] | None = None,
+    *,
+    with_source: bool | None = None,
+    counts_pixels: bool = False,
 ) -> Iterator[Chunk]:
     """Yield samples in stored form; every checksum is verified. Only tiles are decoded, to verify theirs.
 
@@ -36,6 +41,7 @@ def copied_samples(
         rows: (n,) of its index, in the order of the copy.
         fields: The fields to copy, in order; all of them by default.
         with_source: Whether to copy the names of the sources; by default if there are some.
+        counts_pixels: Whether a chunk is bounded by the bytes of decoded payloads, for a caller that decodes them.
 
     Raises:
         CorruptError: A payload cannot be read, or is damaged.
@@ -50,6 +56,8 @@ def copied_samples(
     for first in range(0, len(rows), _ROWS_AT_ONCE):
         some = some_rows(rows, first, min(first + _ROWS_AT_ONCE, len(rows)))
         _, nbytes = reader.extents(names, some)
+        if counts_pixels:
+            nbytes = sum((reader.raw_nbytes(name, some) for name in names), np.zeros(len(some), np.int64))
         group = np.maximum(np.cumsum(nbytes) // _CHUNK_NBYTES, np.arange(len(some)) // _CHUNK_ROWS)
         for part in np.split(some, np.flatnonzero(np.diff(group)) + 1):
             payloads = {name: _copy(reader, name, part) for name in names}

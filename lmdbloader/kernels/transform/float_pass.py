@@ -11,7 +11,7 @@ import numpy as np
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.memory import LINE_NBYTES
 from lmdbloader.kernels.runtime.rows import BLOCK, convert_rows, convert_transposed
-from lmdbloader.kernels.runtime.xxhash import xxh3_advance, xxh3_begin, xxh3_end
+from lmdbloader.kernels.runtime.xxhash import xxh3, xxh3_advance, xxh3_begin, xxh3_end
 from lmdbloader.kernels.transform import opcodes as op
 from lmdbloader.kernels.transform.geometry import is_filled
 
@@ -81,4 +81,6 @@ def convert_planes(source, nbytes, row, plane, channels, g, out, affine, streams
             if g[op.TRANSPOSED]:
                 first = min(first, along - BLOCK) if g[op.DOWN] > 0 else max(first - (BLOCK - count), 0)
             _convert_strip(from_plane, first, count, row, g, to_plane, affine[c, 0], affine[c, 1], streams)
-    return xxh3_end(state, source, done, hashed) if hashes else np.uint64(0)
+    if hashes:
+        return xxh3_end(state, source, done, hashed)
+    return xxh3(source, hashed) if nbytes > 0 else np.uint64(0)
