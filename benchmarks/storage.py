@@ -210,7 +210,8 @@ def jpegs(folder: Path, count: int, seconds: float, turns: int) -> dict[str, lis
                 speeds.append(images / (time.process_time() - cpu))
                 time.sleep(0.2)  # its thread fills its queue
             found.setdefault(f"crops to {side}, batches of {batch_size}", []).append(speeds[:: 1 if turn % 2 else -1])
-    sizes = [sum(path.stat().st_size for path in (folder / f"jpeg-{code}").iterdir()) for code in JPEG_CODES]
+    stored = [LMDBDataset(folder / f"jpeg-{code}").reader.index.columns["image.stored_nbytes"] for code in JPEG_CODES]
+    sizes = [int(column.sum(dtype=np.int64)) for column in stored]
     figures = {"bytes, of those of the files": [*(size / nbytes for size in sizes), sizes[1] / sizes[0]]}
     for name, pairs in found.items():
         before, after = zip(*pairs, strict=True)

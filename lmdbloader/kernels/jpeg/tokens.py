@@ -1,4 +1,4 @@
-"""Coefficients of JPEG blocks as tokens with Huffman codes, which decode three to four times as fast as the file's own.
+"""Coefficients of JPEG blocks as tokens with Huffman codes, which decode faster than those of their file.
 
 A token moves on from the last coefficient of its block, in zigzag order, and adds a value there:
 
