@@ -106,7 +106,10 @@ def test_a_loader_that_waits_in_python_gets_that_advice(patches: lmdbloader.LMDB
         return batch
 
     loader = lmdbloader.Loader(patches, 64, shuffle=True, transforms=[busily], num_threads=1)
-    found = rehearse(loader, 0.0, steps=8, warmup=3)
+    for _ in range(3):
+        found = rehearse(loader, 0.0, steps=8, warmup=3)
+        if found.bottleneck != "cpu":  # other programs had both cores: the advice is theirs
+            break
     assert found.bottleneck == "function"
     assert found.stages is not None
     assert found.stages.function >= 0.04  # half of it: batches that were read before do not count
