@@ -221,11 +221,9 @@ def test_images_of_any_small_size_are_intact(tmp_path: Path, channels: int, tran
         samples = [{"image": picture(height, width, channels, np.uint8, width)} for width in (1, 3, 8, 15, 16, 17, 40)]
         reader = Reader(write(tmp_path / f"{height}", samples, "raw"))
         for row, sample in enumerate(samples):
-            view = reader.index.columns["image.width"][row]
             one = Pipeline(reader, ["image"], transforms, rows=np.array([row]))
             (found,) = read(one, [row], [0])
             wanted = np.broadcast_to(sample["image"].transpose(2, 0, 1), found[0].shape)
-            assert found.shape[3] == view
             np.testing.assert_allclose(found[0], wanted / 255 if transforms else wanted, rtol=1e-6)
 
 

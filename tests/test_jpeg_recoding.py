@@ -49,7 +49,7 @@ def coefficients(file: bytes) -> np.ndarray:
     at = work.ctypes.data
     number, step = entries.count_entries(source, at)
     blocks = np.zeros((entries.count_blocks(at) + 1, 64), np.int16)
-    entries.scan_blocks(source, step, at, np.empty(8 * number, np.uint8), blocks.ctypes.data)
+    entries.scan(source, step, at, np.empty(8 * number, np.uint8), blocks.ctypes.data)
     return blocks[:-1]
 
 

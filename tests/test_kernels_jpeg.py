@@ -29,7 +29,7 @@ def packed(file: bytes, step: int, orientation: int = 1) -> bytes | None:
     at = np.uint64(work.ctypes.data)
     most = int(count_entries(source, at)[0]) * 8  # with the least step
     table = np.empty(most * SEEK_ENTRY_NBYTES, np.uint8)
-    status, number, *_ = scan(source, step, at, table)
+    status, number, *_ = scan(source, step, at, table, 0)
     if status:
         return None
     counts = len(file).to_bytes(4, "little") + int(number).to_bytes(4, "little") + step.to_bytes(2, "little")

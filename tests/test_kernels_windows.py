@@ -133,7 +133,7 @@ def scan_jpeg(recorder: Recorder, file: bytes) -> None:
     source, work = np.frombuffer(file, np.uint8), np.zeros(entries.jpeg_room(len(file), 0, 0), np.uint8)
     recorder.scratch = [work]
     expected, step = entries.count_entries(source, work.ctypes.data)
-    status, number, *_ = entries.scan(source, step, work.ctypes.data, np.zeros(1000 * expected, np.uint8))
+    status, number, *_ = entries.scan(source, step, work.ctypes.data, np.zeros(1000 * expected, np.uint8), 0)
     assert (status, number > 0) == (OK, True)
     recorder.scratch = []
 

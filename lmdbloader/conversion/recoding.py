@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from lmdbloader.conversion.combining import Combined, Part, Recipe, chosen_field
 from lmdbloader.conversion.destination import new_folder
 from lmdbloader.conversion.options import check_value
 from lmdbloader.errors import OptionError
-from lmdbloader.format.codecs import Payloads, encode_image, holds_pixels, pack_jpeg, unpack_jpeg
+from lmdbloader.format.codecs import Payloads, encode_image, holds_pixels, join, pack_jpeg, unpack_jpeg
 from lmdbloader.format.jpeg_payload import find_orientation
 from lmdbloader.format.layout import CODEC_JPEG, TILE_SIZE, undecided
 from lmdbloader.store import Chunk
@@ -121,14 +121,9 @@ def _recoded(
             found = pack_jpeg(unpack_jpeg(stored.data), find_orientation(stored.data), nbytes, fast=fast)
         return found or _of_one(payloads, k, stored)
 
-    return _joined(list(pool.map(one, range(len(rows)))))
+    return join(list(pool.map(one, range(len(rows)))))
 
 
 def _of_one(payloads: Payloads, k: int, stored: npt.NDArray[np.uint8]) -> Payloads:
     rest = (getattr(payloads, name)[k : k + 1] for name in ("stored_nbytes", "raw_nbytes", "checksum", "codec"))
     return Payloads(stored, *rest)
-
-
-def _joined(several: Sequence[Payloads]) -> Payloads:
-    names = ("data", "stored_nbytes", "raw_nbytes", "checksum", "codec")
-    return Payloads(*(np.concatenate([getattr(each, name) for each in several]) for name in names))

@@ -48,9 +48,7 @@ def pack(data: bytes, orientation: int, *, fast: bool) -> tuple[U8, int] | None:
     room = np.empty(num_values + (8 * len(data) + _SLACK if fast else 0), np.uint16)
     blocks, tokens = room[:num_values], room[num_values:]
     blocks.fill(0)
-    status, number, height, width, components = entries.scan_blocks(
-        source, step, at, table, blocks.ctypes.data if fast else 0
-    )
+    status, number, height, width, components = entries.scan(source, step, at, table, blocks.ctypes.data if fast else 0)
     if status:
         return None
     nbytes = height * width * components

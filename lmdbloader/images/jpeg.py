@@ -166,7 +166,7 @@ def _is_sound(data: memoryview) -> bool:
     """Return whether all codes of a sequential JPEG of one scan make sense, and its restart markers are in order."""
     source, work = np.frombuffer(data, np.uint8), np.empty(entries.jpeg_room(len(data), 0, 0), np.uint8)
     expected, step = entries.count_entries(source, work.ctypes.data)
-    status, *_ = entries.scan(source, step, work.ctypes.data, np.empty(expected * SEEK_ENTRY_NBYTES, np.uint8))
+    status, *_ = entries.scan(source, step, work.ctypes.data, np.empty(expected * SEEK_ENTRY_NBYTES, np.uint8), 0)
     return status in _SOUND
 
 

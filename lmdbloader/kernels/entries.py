@@ -52,9 +52,8 @@ unfilter_png = Entry("png.unfilter(raw: u8[:,:], zeros: u8[:], out: u8[:,:], ste
 jpeg_room = Entry("jpeg.workspace.jpeg_room(nbytes: i64, height: i64, width: i64) -> i64")
 count_entries = Entry("jpeg.seek.count_entries(data: u8[:], work: u64) -> i64, i64")
 count_blocks = Entry("jpeg.seek.count_blocks(work: u64) -> i64")
-scan = Entry("jpeg.seek.scan(data: u8[:], step: i64, work: u64, entries: u8[:]) -> i64, i64, i64, i64, i64")
-scan_blocks = Entry(
-    "jpeg.seek.scan_blocks(data: u8[:], step: i64, work: u64, entries: u8[:], blocks: u64) -> i64, i64, i64, i64, i64"
+scan = Entry(
+    "jpeg.seek.scan(data: u8[:], step: i64, work: u64, entries: u8[:], blocks: u64) -> i64, i64, i64, i64, i64"
 )
 encode_tokens = Entry(
     "jpeg.recode.encode_tokens(data: u8[:], blocks: u64, work: u64, widening: i64, tokens: u16[:], out: u8[:])"

@@ -72,7 +72,7 @@ def encode_tokens(data, blocks, work, widening, tokens, out):
     """Write a file's payload, but for its footer, from its coefficients.
 
     Args:
-        data, blocks, work: As for `scan_blocks`, which has just read the file.
+        data, blocks, work: As for `scan`, which has just read the file.
         widening: How many times as wide as usual the tiles are.
         tokens: uint16, room for the tokens of the whole file.
         out: uint8, room for the payload.
@@ -286,7 +286,7 @@ def decode_tiles(work, window, begin, count, known, at):
             jobs[job] = at
             jobs[job + 1] = (color if stream else first) - _U(128)
             jobs[job + 2] = 64 * (1 + mcus * tiles[BLOCKS + stream])
-            jobs[job + 3] = tables + _U(2 * TABLE_NBYTES - TABLE_NBYTES if stream else 0)
+            jobs[job + 3] = tables + _U(TABLE_NBYTES if stream else 0)
             at += np.uint64(load_u16(np.uint64(tiles[SIZES] + 2 * (tile * streams + stream))))
         known = tile + 1
         if at > end:

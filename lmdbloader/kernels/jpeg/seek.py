@@ -63,13 +63,7 @@ def count_blocks(work):
 
 
 @kernel
-def scan(data, step, work, entries):
-    """Decode all coefficients of a file without keeping them, see `scan_blocks`."""
-    return scan_blocks(data, step, work, entries, np.uint64(0))
-
-
-@kernel
-def scan_blocks(data, step, work, entries, blocks):
+def scan(data, step, work, entries, blocks):
     """Decode all coefficients of a file, and note the start of each row of MCUs and of every few MCUs in it.
 
     Args:

@@ -17,17 +17,12 @@ from numba.extending import intrinsic
 from lmdbloader.kernels.runtime.memory import (
     LINE_NBYTES,
     f32_at,
-    load_u8,
-    load_u16,
     store_past_caches,
-    store_u8,
-    store_u16,
     u8_at,
 )
 
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 BLOCK = 16
-_WIDE, _HALF, _LEAST = 64, 32, 16
 
 
 def _shuffled(builder: Any, a: Any, b: Any, lanes: Sequence[int]) -> Any:
@@ -71,68 +66,29 @@ def _rows_moved_by(nbytes: int, turned: int) -> Callable[..., None]:
     return run
 
 
-_copy_wide, _copy_half, _copy_least = (_rows_moved_by(nbytes, 0) for nbytes in (_WIDE, _HALF, _LEAST))
-_turn_wide, _turn_half, _turn_least = (_rows_moved_by(nbytes, 1) for nbytes in (_WIDE, _HALF, _LEAST))
-_turn_words_wide, _turn_words_half, _turn_words_least = (_rows_moved_by(n, 2) for n in (_WIDE, _HALF, _LEAST))
+def _rows_moved(turned: int) -> Callable[..., None]:
+    """Return a function that moves rows, and turns the order of values of `turned` bytes unless 0."""
+    # The shortest rows are moved value by value, as blocks that do not overlap.
+    wide, half, least, value = (_rows_moved_by(nbytes, turned) for nbytes in (64, 32, BLOCK, turned or 1))
 
-
-@njit(inline="always")
-def copy_rows(source, source_step, target, target_step, rows, row_nbytes):
-    """Copy rows of bytes.
-
-    Args:
-        source, target: uint64 addresses of the first rows, which do not overlap.
-        source_step, target_step: int64 bytes from one row to the next; may be negative.
-        rows, row_nbytes: int64.
-    """
-    if row_nbytes >= _WIDE:
-        _copy_wide(source, source_step, target, target_step, rows, row_nbytes)
-    elif row_nbytes >= _HALF:
-        _copy_half(source, source_step, target, target_step, rows, row_nbytes)
-    elif row_nbytes >= _LEAST:
-        _copy_least(source, source_step, target, target_step, rows, row_nbytes)
-    else:
-        for y in range(rows):
-            for k in range(row_nbytes):
-                value = load_u8(source + np.uint64(y * source_step + k))
-                store_u8(target + np.uint64(y * target_step + k), value)
-
-
-@njit(inline="always")
-def turn_rows(source, source_step, target, target_step, rows, width, itemsize):
-    """Copy rows of uint8 or uint16 from right to left.
-
-    Args:
-        source: uint64 address of the last value of the first row, which is its first in memory.
-        target: uint64 address of the first row; it does not overlap the source.
-        source_step, target_step: int64 bytes from one row to the next; may be negative.
-        rows, width: int64, of values.
-        itemsize: Of a value, 1 or 2.
-    """
-    row_nbytes = width * itemsize
-    if itemsize == 1:
-        if row_nbytes >= _WIDE:
-            _turn_wide(source, source_step, target, target_step, rows, row_nbytes)
-        elif row_nbytes >= _HALF:
-            _turn_half(source, source_step, target, target_step, rows, row_nbytes)
-        elif row_nbytes >= _LEAST:
-            _turn_least(source, source_step, target, target_step, rows, row_nbytes)
+    @njit(inline="always")
+    def run(source, source_step, target, target_step, rows, row_nbytes):
+        if row_nbytes >= 64:
+            wide(source, source_step, target, target_step, rows, row_nbytes)
+        elif row_nbytes >= 32:
+            half(source, source_step, target, target_step, rows, row_nbytes)
+        elif row_nbytes >= BLOCK:
+            least(source, source_step, target, target_step, rows, row_nbytes)
         else:
-            for y in range(rows):
-                for x in range(width):
-                    value = load_u8(source + np.uint64(y * source_step + width - 1 - x))
-                    store_u8(target + np.uint64(y * target_step + x), value)
-    elif row_nbytes >= _WIDE:
-        _turn_words_wide(source, source_step, target, target_step, rows, row_nbytes)
-    elif row_nbytes >= _HALF:
-        _turn_words_half(source, source_step, target, target_step, rows, row_nbytes)
-    elif row_nbytes >= _LEAST:
-        _turn_words_least(source, source_step, target, target_step, rows, row_nbytes)
-    else:
-        for y in range(rows):
-            for x in range(width):
-                word = load_u16(source + np.uint64(y * source_step + 2 * (width - 1 - x)))
-                store_u16(target + np.uint64(y * target_step + 2 * x), word)
+            value(source, source_step, target, target_step, rows, row_nbytes)
+
+    return run
+
+
+# move(source, source_step, target, target_step, rows, row_nbytes): uint64 addresses of the first rows, which do not
+# overlap, and begin with the value that is first in memory; int64 bytes from one row to the next, which may be
+# negative; int64. The values of the second come from right to left, as uint8, those of the third as uint16.
+copy_rows, turn_rows, turn_rows_of_words = (_rows_moved(nbytes) for nbytes in (0, 1, 2))
 
 
 def _transposed(builder: Any, source: Any, source_step: Any, blocks: int) -> list[Any]:

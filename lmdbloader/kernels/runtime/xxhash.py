@@ -15,7 +15,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from lmdbloader.kernels.runtime.compile import kernel
-from lmdbloader.kernels.runtime.memory import load_u8, load_u32, load_u64, store_past_caches, store_u64
+from lmdbloader.kernels.runtime.memory import load_u8, load_u32, load_u64, reversed_u64, store_past_caches, store_u64
 from lmdbloader.kernels.runtime.symbols import memcpy
 
 _SECRET = bytes.fromhex(
@@ -159,14 +159,6 @@ def _rotated(value, bits):
 
 
 @njit(inline="always")
-def _reversed(value):
-    """Return the bytes of a word in the other order."""
-    value = (value & _U(0x00FF00FF00FF00FF)) << _U(8) | value >> _U(8) & _U(0x00FF00FF00FF00FF)
-    value = (value & _U(0x0000FFFF0000FFFF)) << _U(16) | value >> _U(16) & _U(0x0000FFFF0000FFFF)
-    return _rotated(value, 32)
-
-
-@njit(inline="always")
 def _pair(address, key):
     """Return 16 bytes mixed with two words of the secret."""
     return _folded(load_u64(address) ^ _secret(key), load_u64(address + _U(8)) ^ _secret(key + 8))
@@ -178,7 +170,7 @@ def _xxh3_short(address, nbytes):
     if nbytes > _U(8):
         low = load_u64(address) ^ _secret(24) ^ _secret(32)
         high = load_u64(address + nbytes - _U(8)) ^ _secret(40) ^ _secret(48)
-        return _mixed(nbytes + _reversed(low) + high + _folded(low, high))
+        return _mixed(nbytes + reversed_u64(low) + high + _folded(low, high))
     if nbytes >= _U(4):
         value = _U(load_u32(address + nbytes - _U(4))) + (_U(load_u32(address)) << _U(32))
         value ^= _secret(8) ^ _secret(16)

@@ -22,6 +22,7 @@ from lmdbloader.kernels.runtime.rows import (
     transpose_block,
     transpose_two_blocks,
     turn_rows,
+    turn_rows_of_words,
 )
 from lmdbloader.kernels.transform import opcodes as op
 from lmdbloader.kernels.transform.float_pass import convert_planes, suits
@@ -80,11 +81,15 @@ def _place_plane(source, origin, row, g, fill, out):
         return
     size = source.itemsize
     begin, to = start + down * top + across * left, out.ctypes.data + np.uint64(target * size)
-    if across > 0:
-        copy_rows(source.ctypes.data + np.uint64(begin * size), down * size, to, width * size, h, w * size)
-    else:
+    if across < 0:
         begin -= w - 1
-        turn_rows(source.ctypes.data + np.uint64(begin * size), down * size, to, width * size, h, w, size)
+    first = source.ctypes.data + np.uint64(begin * size)
+    if across > 0:
+        copy_rows(first, down * size, to, width * size, h, w * size)
+    elif size == 1:
+        turn_rows(first, down, to, width, h, w)
+    else:
+        turn_rows_of_words(first, down * size, to, width * size, h, w * size)
 
 
 @kernel
