@@ -62,13 +62,13 @@ def filter_matrix(size: int, out_size: int, cubic: bool, begin: float, length: f
 
 def resize(
     values: np.ndarray, height: int, width: int, cubic: bool, largest: int, *,
-    columns_first: bool = True, box: tuple[float, float, float, float] | None = None,
+    columns_first: bool = True, box: tuple[float, float, float, float] | None = None, half: float = 0.5,
 ) -> np.ndarray:  # fmt: skip
-    """Resize (C, H, W), or the box (top, left, height, width) of it, rounding half up after each direction."""
+    """Resize (C, H, W), or the box (top, left, height, width) of it, rounding up from `half` after each direction."""
     top, left, h, w = box or (0, 0, *values.shape[1:])
 
     def rounded(v: np.ndarray) -> np.ndarray:
-        return np.clip(np.floor(v + 0.5), 0, largest)
+        return np.clip(np.floor(v + 1 - half), 0, largest)
 
     down = filter_matrix(values.shape[1], height, cubic, top, h)
     across = filter_matrix(values.shape[2], width, cubic, left, w).T
