@@ -112,6 +112,18 @@ def test_the_command_says_it_in_words_and_in_json(pieces: Path, capsys: Capture)
     assert found["dataset_nbytes"]["low"] < found["dataset_nbytes"]["value"] < found["dataset_nbytes"]["high"]
 
 
+def test_what_delta_would_save_is_said_where_pixels_are_stored(
+    photos: Path, pieces: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    assert lmdbloader.estimate(pieces, sample=8, workers=1).delta_saves is None  # JPEG files
+    assert lmdbloader.estimate(photos, prefer="size", workers=1).delta_saves is None
+    found = lmdbloader.estimate(photos, workers=1)
+    made = lmdbloader.convert(photos, tmp_path / "small", prefer="size", workers=1)
+    assert found.delta_saves == pytest.approx(1 - made.sizes["payload_nbytes"] / made.sizes["raw_nbytes"], abs=0.1)
+    assert main(["estimate", str(photos), "--workers", "1"]) == 0
+    assert "--prefer size: pixels in about" in capsys.readouterr().out
+
+
 def test_the_command_estimates_every_split(pieces: Path, tmp_path: Path, capsys: Capture) -> None:
     for name in ("train", "val"):
         shutil.copytree(pieces / "cat", tmp_path / name / "cat")

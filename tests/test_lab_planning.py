@@ -129,6 +129,7 @@ def test_reads_a_second_of_one_device(storage: str, read_nbytes: int, reads_per_
 def test_one_machine_gets_only_so_much_of_a_network_file_system() -> None:
     text = str(plan(batch_size=256, step_seconds=0.1, example_size="1MiB", gpus=8))
     assert "NFS, AWS EFS elastic gives one machine at most 1.57 GB/s" in " ".join(text.split())
+    assert "--codec delta" in text and "--codec delta" not in str(plan(batch_size=8, step_seconds=0.1))
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))

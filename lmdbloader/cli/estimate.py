@@ -83,6 +83,9 @@ def _text(where: str, found: Any) -> str:
         f"({', '.join(f'{count} {name}' for name, count in found.stored_as.items())})",
         f"  time     {_between(found.seconds, rough_time)} with {workers}, as busy as this machine is",
     ]
+    if found.delta_saves is not None:
+        share = f"{1 - found.delta_saves:.0%}"
+        lines.append(f"  smaller  --prefer size: pixels in about {share} of their bytes; read slower from memory")
     if found.unusable:
         name, reason = found.unusable[0]
         lines.append(

@@ -48,6 +48,8 @@ class Estimate:
         codecs: The codec of each image field's pixels.
         stored_as: Images of the tried inputs by storage: raw, lz4, delta, tiles, delta tiles, jpeg or file.
         unusable: (name, reason) of tried inputs that cannot be used.
+        delta_saves: The share of the bytes of pixels that prefer="size" would save with delta; None if that is little,
+            or the codec is not chosen by speed.
     """
 
     layout: str
@@ -64,6 +66,7 @@ class Estimate:
     codecs: Mapping[str, str]
     stored_as: Mapping[str, int]
     unusable: tuple[tuple[str, str], ...]
+    delta_saves: float | None = None
 
 
 @with_options(EstimateOptions)
@@ -90,7 +93,8 @@ def estimate(src: str | os.PathLike[str] | None, options: EstimateOptions) -> Es
     recipe = settle_scale(plan)
     sources = plan.listing.sources
     with WorkerPool(plan.num_workers) as pool:
-        recipe = replace(recipe, fields=try_out(recipe, sources, pool, plan.codec)[0].fields)
+        settled = try_out(recipe, sources, pool, plan.codec)[0]
+        recipe = replace(recipe, fields=settled.fields)
         started = time.monotonic() - began
         drawn = draw_sample(sources.nbytes, options.sample, options.sample_seed, make_guess(recipe, sources))
         tried, written, writing_seconds = _try(recipe, [sources[row] for row in drawn.rows.tolist()], pool)
@@ -120,6 +124,7 @@ def estimate(src: str | os.PathLike[str] | None, options: EstimateOptions) -> Es
         codecs={f.name: f.codec for f in recipe.fields if f.codec},
         stored_as=name_counts(np.sum([*tried.codecs.values()], axis=0)),
         unusable=tuple(tried.unusable),
+        delta_saves=settled.delta_saves,
     )
 
 

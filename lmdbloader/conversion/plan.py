@@ -183,6 +183,8 @@ class Trial:
             spare, or the upper end of its interval if that is more.
         data_nbytes: The estimated size of the data files; None if none of the inputs that were tried can be used.
         least_nbytes: The lower end of its interval; None likewise.
+        delta_saves: The share of the bytes of pixels that prefer="size" would save with delta; None if that is little,
+            or the codec is not chosen by speed.
     """
 
     fields: tuple[Field, ...]
@@ -190,6 +192,7 @@ class Trial:
     map_nbytes: int
     data_nbytes: int | None = None
     least_nbytes: int | None = None
+    delta_saves: float | None = None
 
 
 def find_scale(recipe: Recipe, sources: Sequence[Source]) -> int:
@@ -228,7 +231,7 @@ def try_out(recipe: Recipe, sources: Sources, pool: WorkerPool, codec: str) -> t
     drawn = _draw(recipe, sources)
     # The conversion itself will report inputs that cannot be used.
     tried = try_sources(recipe, [sources[row] for row in drawn.rows.tolist()], pool)
-    fields, used = recipe.fields, ""
+    fields, used, saves = recipe.fields, "", None
     if codec == "auto" and tried.has_pixels:
         prefers_size = recipe.options.prefer == "size"
         few = int((sources.nbytes[drawn.rows[:_COMPARED]].cumsum() <= _COMPARED_NBYTES).sum())
@@ -236,20 +239,21 @@ def try_out(recipe: Recipe, sources: Sources, pool: WorkerPool, codec: str) -> t
         packed = tuple(replace(f, codec=codec_for(f.kind, "delta")) if f.codec else f for f in fields)
         small = try_sources(replace(recipe, fields=packed), [sources[row] for row in some.tolist()], pool)
         fields = tried.choose_codecs(fields, small if prefers_size else None)
-        if not prefers_size and (saving := small.saving) >= LEAST_SAVING:
-            used = f" ({option('prefer', 'size')}: about {saving:.0%} fewer bytes of pixels, with the codec delta)"
+        if not prefers_size and small.saving >= LEAST_SAVING:
+            saves = small.saving
+            used = f" ({option('prefer', 'size')}: about {saves:.0%} fewer bytes of pixels, with the codec delta)"
     scale, used = recipe.options.scale, f"codec: {tried.describe_codecs(fields)}{used}"
     if not tried.num_samples.any():
         map_nbytes = estimate_map_nbytes(int(sources.nbytes.sum()), len(sources))
         text = f"map size: {show_nbytes(map_nbytes)}, from the size of the files; {used}"
-        return Trial(fields, scale, map_nbytes), text
+        return Trial(fields, scale, map_nbytes, delta_saves=saves), text
     data = data_nbytes(drawn.estimate_total(tried.stored_nbytes), drawn.estimate_total(tried.num_samples))
     map_nbytes = map_nbytes_of(data.value, data.high)
     text = (
         f"data: about {show_nbytes(data.value)} ({show_nbytes(data.low)} to {show_nbytes(data.high)}), estimated "
         f"from {len(drawn.rows)} of {counted(len(sources), 'input')}; map size: {show_nbytes(map_nbytes)}; {used}"
     )
-    return Trial(fields, scale, map_nbytes, int(data.value), int(data.low)), text
+    return Trial(fields, scale, map_nbytes, int(data.value), int(data.low), saves), text
 
 
 def try_sources(

@@ -1,15 +1,27 @@
-"""Columns of a dataset's index: sizes, codecs and bytes of the stored fields."""
+"""How a dataset is stored: sizes, codecs and bytes of its fields, and the line that stores it in another way."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.batch.dataset import LMDBDataset
-from lmdbloader.format.codecs import name_counts
+from lmdbloader.errors import LmdbloaderError
+from lmdbloader.format.codecs import name_counts, pack_jpeg, unpack_jpeg
+from lmdbloader.format.layout import CODEC_JPEG
+from lmdbloader.kernels.codec_numbers import FAST_MAGIC
+from lmdbloader.store import Reader
+
+# Codecs of pixels: delta, and those whose payloads it makes smaller.
+DELTA, LARGER = ("delta", "delta tiles"), ("raw", "lz4", "tiles")
+# Of free memory for the pages of a dataset: batches and the model take a part.
+FOR_THE_CACHE = 0.9
+# JPEGs that are looked at, of each field.
+_FEW = 3
 
 
 def column(dataset: LMDBDataset, field: str, part: str) -> npt.NDArray[Any]:
@@ -34,3 +46,38 @@ def codec_shares(columns: Iterable[tuple[npt.NDArray[Any], npt.NDArray[Any]]]) -
     total = float(nbytes.sum())
     ranked = sorted(name_counts(nbytes).items(), key=lambda pair: -pair[1])
     return {name: size / total for name, size in ranked}, total
+
+
+def share_of(codecs: Mapping[str, float], names: Iterable[str]) -> float:
+    """Return the share of the stored bytes that some codecs have together."""
+    return sum(codecs.get(name, 0.0) for name in names)
+
+
+def recode_line(path: str, choice: str) -> str:
+    """Return the command that stores a dataset in another way, to paste."""
+    return f"`lmdbloader recode {shlex.quote(path)} OUT {choice}`"
+
+
+def in_fewer_bytes(path: str, codecs: Mapping[str, float]) -> str:
+    """Return the sentence about pixels that delta would make smaller; empty if most bytes are not such pixels."""
+    if share_of(codecs, LARGER) <= 0.5:
+        return ""
+    return f"{recode_line(path, '--codec delta')} loses nothing, and about halves the bytes of photographs."
+
+
+def has_slow_jpegs(dataset: LMDBDataset, field: str) -> bool:
+    """Return whether the JPEGs of an image field are files that can be recoded; a few of them are read."""
+    rows = np.asarray(dataset.stored_rows)[column(dataset, field, "codec") == CODEC_JPEG]
+    few = rows[np.linspace(0, len(rows) - 1, min(_FEW, len(rows))).astype(np.int64)].tolist()
+    try:
+        return bool(few) and all(_can_be_recoded(dataset.reader, field, row) for row in few)
+    except LmdbloaderError:  # the loader meets the damaged one, too, and names it
+        return False
+
+
+def _can_be_recoded(reader: Reader, field: str, row: int) -> bool:
+    stored = reader.stored_bytes(field, row)
+    if stored.endswith(FAST_MAGIC):
+        return False
+    found = pack_jpeg(unpack_jpeg(stored), 1, reader.index.value(f"{field}.raw_nbytes", row), fast=True)
+    return found is not None and found.data.tobytes().endswith(FAST_MAGIC)

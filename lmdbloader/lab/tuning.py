@@ -26,6 +26,8 @@ from lmdbloader.lab.example_times import ExampleTimes, time_examples
 from lmdbloader.lab.formatting import align
 from lmdbloader.lab.machine import describe
 from lmdbloader.lab.profiling import rehearse
+from lmdbloader.lab.profiling.bottleneck import other_codec
+from lmdbloader.lab.profiling.loader_facts import facts_of
 from lmdbloader.lab.stored import column, image_sizes
 from lmdbloader.loader import Loader
 from lmdbloader.loader.options import compiled_and_functions
@@ -107,6 +109,7 @@ class Tuning:
         verdict: Whether the best one feeds a step of the given time; None without one.
         examples: The times of single examples, the longest of which holds up its batch.
         note: Why the DataLoader was not measured; empty if it was.
+        advice: The line that stores the images so that they are read faster; empty if none is known to help.
         environment: All that reproduces it: `machine.describe(path).as_json()`.
     """
 
@@ -123,6 +126,7 @@ class Tuning:
     verdict: StepTrial | None
     examples: ExampleTimes
     note: str = ""
+    advice: str = ""
     environment: Mapping[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
@@ -145,6 +149,7 @@ class Tuning:
             str(self.verdict or ""),
             str(self.examples),
             self.note,
+            self.advice,
             f"Paste this:\n\n    {self.line}",
             f"Remembered for {' and '.join(users)}, with this dataset, batch size and size of images here.",
         ]
@@ -250,8 +255,16 @@ def tune(
             ds, batch_size, transforms=compiled, seconds=min(_EXAMPLES_SECONDS, _EXAMPLES_SHARE * seconds)
         ),
         note=note,
+        advice="" if verdict is not None and verdict.passed else _advise(material, threads),
         environment=describe(ds.path).as_json(),
     )
+
+
+def _advise(material: Material, setting: Arm) -> str:
+    with open_arm(material, setting) as feed:
+        feed.loader.time_stages()
+        take_turn(feed, _LONGEST_TURN)
+        return other_codec(feed.loader.stage_times(), facts_of(feed.loader))
 
 
 def _pixels(name: str, value: Any) -> int:

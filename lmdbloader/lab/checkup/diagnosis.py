@@ -16,6 +16,7 @@ from lmdbloader.base.units import GIB, MIB, show_nbytes
 from lmdbloader.errors import OptionError
 from lmdbloader.lab.checkup.findings import Checkup, DatasetFacts, Finding, Verdict, dataset_facts
 from lmdbloader.lab.machine import Machine, describe
+from lmdbloader.lab.stored import FOR_THE_CACHE, LARGER, in_fewer_bytes, share_of
 
 
 def doctor(
@@ -235,17 +236,17 @@ def _for(version: str | None) -> str:
     return version if version and "ROCm" in version else f"CUDA {version}"
 
 
-# Of the memory that is free, batches and the model take a part.
-_FOR_THE_CACHE = 0.9
 _MOSTLY = 0.9
 # Images that are stored much larger than any network is trained at; ImageNet is trained at 224.
 _LARGE_SIDE = 768
+# The share of the bytes of photographs that delta saves, at least (`docs/benchmarks/tables.md`).
+_DELTA_SAVES = 0.4
 
 
 def judge_dataset(dataset: DatasetFacts, machine: Machine) -> tuple[Finding, ...]:
     """Return the findings about reading a dataset on a machine."""
     # Its pages in the page cache count as free memory: the system may drop them.
-    fits = dataset.filesystem.kind == "memory" or dataset.data_nbytes <= _FOR_THE_CACHE * machine.memory.free_nbytes
+    fits = dataset.filesystem.kind == "memory" or dataset.data_nbytes <= FOR_THE_CACHE * machine.memory.free_nbytes
     findings = _filesystem(dataset, fits), _cache(dataset, machine, fits), _order(dataset, fits)
     return (*findings, *_storage(dataset))
 
@@ -279,14 +280,20 @@ def _filesystem(dataset: DatasetFacts, fits: bool) -> Finding:
 def _cache(dataset: DatasetFacts, machine: Machine, fits: bool) -> Finding:
     size, room = show_nbytes(dataset.data_nbytes), show_nbytes(machine.memory.free_nbytes)
     share = dataset.residency
+    is_slow = dataset.filesystem.kind == "network" or dataset.filesystem.device == "spinning disk"
     inside = "how much of it is in memory is unknown" if share is None else f"{share:.0%} of it is in memory now"
     if dataset.filesystem.kind == "memory":
         return Finding("page cache", "good", f"{size}, all in memory")
     if not fits:
         value = f"{size}, more than the {room} of free memory; {inside}"
-        remedy = "Every epoch reads from storage. A smaller dataset would not: --max-resolution, --codec delta, JPEG."
+        fewer = in_fewer_bytes(dataset.path, dataset.codecs) if dataset.image_side else ""
+        left = 1 - _DELTA_SAVES * share_of(dataset.codecs, LARGER)
+        if fewer and (is_slow or left * dataset.data_nbytes <= FOR_THE_CACHE * machine.memory.free_nbytes):
+            remedy = f"Every epoch reads from storage. {fewer}"
+        else:
+            how = f"--max-resolution, {'--codec delta, ' if fewer else ''}JPEG"
+            remedy = f"Every epoch reads from storage. A smaller dataset would not: {how}."
         return Finding("page cache", "note", value, remedy)
-    is_slow = dataset.filesystem.kind == "network" or dataset.filesystem.device == "spinning disk"
     is_cold = is_slow and share is not None and share < _MOSTLY
     data = f"{shlex.quote(dataset.path)}/*.mdb"
     remedy = f"Read it once before training{'.' if is_url(dataset.path) else f': cat {data} > /dev/null'}"

@@ -178,7 +178,8 @@ def _storage(found: Plan) -> Iterator[str]:
     for kind in STORAGE:
         limit = kind.machine_nbytes_per_s
         if limit is not None and found.most.nbytes_per_s / found.most.experiments > limit:
-            yield f"{kind.name} gives one machine at most {show_decimal_nbytes(limit)}/s, less than one experiment."
+            text = f"{kind.name} gives one machine at most {show_decimal_nbytes(limit)}/s, less than one experiment."
+            yield f"{text} If samples are pixels of photographs, --codec delta about halves their bytes."
 
 
 def _caching(found: Plan) -> Iterator[str]:

@@ -9,8 +9,9 @@ from typing import Literal
 
 from lmdbloader.base.stage_times import StageTimes
 from lmdbloader.lab.machine import filesystem_of
-from lmdbloader.lab.profiling.loader_facts import BatchMaker, LoaderFacts
+from lmdbloader.lab.profiling.loader_facts import BatchMaker, LoaderFacts, StoredImages
 from lmdbloader.lab.profiling.threads import ThreadTimes
+from lmdbloader.lab.stored import DELTA, LARGER, in_fewer_bytes, recode_line, share_of
 
 Bottleneck = Literal["storage", "verify", "decode", "transform", "function", "cpu", "copy", "model"]
 # Stage of the loader -> the name of the bottleneck. Memory is allocated for the transforms.
@@ -173,6 +174,8 @@ def name_bottleneck(figures: TypicalStep, feed: LoadingCost, *, is_copied: bool)
 
 # Speed of an ordinary NVMe disk with many readers; used to predict a move to another disk.
 _LOCAL_NBYTES_PER_S = 1e9
+# How many times as fast recoded JPEGs decode.
+_RECODED = 1.6
 # For training at 224 pixels images of 256 are stored, as is the custom.
 _SPARE_SIDE = 8 / 7
 
@@ -272,11 +275,11 @@ def _storage(figures: TypicalStep, feed: LoadingCost, facts: LoaderFacts) -> Ite
     found = filesystem_of(facts.path)
     where = f", which is on {found}" if found.type else ""
     command = f"lmdbloader stage {shlex.quote(str(facts.path))} DIR"
-    text = f"Copy the dataset{where}{',' if where else ''} to a fast disk of this machine: `{command}`"
+    fewer = "" if facts.images is None else in_fewer_bytes(facts.path, facts.images.codecs)
+    text = f"{fewer} Or copy" if fewer else "Copy"
+    text += f" the dataset{where}{',' if where else ''} to a fast disk of this machine: `{command}`"
     if facts.order == "random":
         text += ", or let the disk read long stretches with Loader(..., order='quasi_random')"
-    if facts.images is not None and facts.images.codecs.get("raw", 0.0) > 0.5:
-        text += "; --codec delta or --write-mode jpg at conversion makes it smaller"
     yield f"{text}.", feed.step_with(feed.total - feed.parts["storage"] + seconds), False
 
 
@@ -295,28 +298,23 @@ def _function(feed: LoadingCost, facts: LoaderFacts) -> Change:
 
 
 def _compiled(name: Bottleneck, feed: LoadingCost, facts: LoaderFacts, side: int | None) -> Iterator[Change]:
-    images = facts.images
-    if images is None:
+    images, path = facts.images, facts.path
+    if images is None or path is None:
         yield "Store without compression: lmdbloader.write(..., codec='raw').", feed.without("decode"), True
         return
     # Storing pixels: nothing to decode, and more bytes to read and to check.
     growth = images.raw_nbytes / max(images.stored_nbytes, 1.0)
     moved = feed.parts.get("storage", 0.0) + feed.parts.get("verify", 0.0)
     decode = feed.parts.get("decode", 0.0)
-    if name == "decode" and not images.is_resized:
-        lossless = max(images.codecs, key=images.codecs.__getitem__) in ("lz4", "tiles", "delta", "delta tiles")
-        how = "--codec raw" if lossless else "--write-mode raw"
-        text = (
-            f"Store pixels: `lmdbloader convert` with {how} leaves nothing to decode, and makes the file "
-            f"{growth:.1f} times as large."
-        )
-        yield text, feed.step_with(feed.total - decode + moved * (growth - 1)), False
+    recoded = _recoded(images, path) if name == "decode" else ""
+    if recoded:
+        yield recoded, feed.step_with(feed.total - decode * (1 - 1 / _RECODED)), False
     if images.is_resized and side is not None and side * _SPARE_SIDE < 0.8 * images.side:
         least = round(side * _SPARE_SIDE)
         ratio = (least / images.side) ** 2
         text = (
-            f"Store smaller images: `lmdbloader convert` with --write-mode raw --max-resolution {least}. They are "
-            f"{images.side} pixels wide or high, and batches are {side}."
+            f"{recoded}{'Or store' if recoded else 'Store'} smaller images: `lmdbloader convert` with --write-mode raw "
+            f"--max-resolution {least}. They are {images.side} pixels wide or high, and batches are {side}."
         )
         yield text, feed.step_with(feed.total - decode + moved * (growth * ratio - 1)), False
     elif name == "transform":
@@ -325,6 +323,42 @@ def _compiled(name: Bottleneck, feed: LoadingCost, facts: LoaderFacts, side: int
             "batches are a quarter of the bytes), or train on small images first with lmdbloader.ProgressiveResize."
         )
         yield text, feed.step_with(feed.total / 2), False
-    elif name == "decode" and images.is_resized:
-        text = "Store pixels: `lmdbloader convert` with --write-mode raw leaves nothing to decode."
-        yield text, feed.step_with(feed.total - decode + moved * (growth - 1)), True
+    elif name == "decode" and images.fits_raw:
+        step = feed.step_with(feed.total - decode + moved * (growth - 1))
+        yield recoded + _as_pixels(images, path), step, images.is_resized
+    elif name == "decode" and not recoded:
+        text = f"Run on twice as many cores: as pixels, {growth:.1f} times as large, the images do not fit in memory."
+        yield text, feed.step_with(feed.total / 2), False
+
+
+def _is_pixels(images: StoredImages) -> bool:
+    return share_of(images.codecs, (*LARGER, *DELTA)) > 0.5
+
+
+def _as_pixels(images: StoredImages, path: str) -> str:
+    """Return the sentence about images without a codec."""
+    how = recode_line(path, "--codec raw") if _is_pixels(images) else "`lmdbloader convert` with --write-mode raw"
+    growth = images.raw_nbytes / max(images.stored_nbytes, 1.0)
+    return f"Store pixels: {how} leaves nothing to decode, and makes the file {growth:.1f} times as large."
+
+
+def _recoded(images: StoredImages, path: str) -> str:
+    """Return the sentence about JPEGs that would decode faster; empty if it does not apply."""
+    if not (images.are_slow_jpegs and images.is_resized):
+        return ""
+    line = recode_line(path, "--jpeg-code fast")
+    return f"{line} loses nothing, and random resized crops are read 1.3 to 1.6 times as fast. "
+
+
+def other_codec(stages: StageTimes, facts: LoaderFacts) -> str:
+    """Return the line that stores a Loader's images so that they are read faster; empty if none is known to help."""
+    slowest = max(_NAMES, key=lambda stage: float(getattr(stages, stage)))
+    images, path = facts.images, facts.path
+    if images is None or path is None:
+        return ""
+    # What fits in memory is read from there after the first epoch, where delta is slower.
+    if slowest == "read" and not images.fits_raw:
+        return in_fewer_bytes(path, images.codecs)
+    if slowest == "decode" and images.fits_raw and _is_pixels(images):
+        return _as_pixels(images, path)
+    return _recoded(images, path).rstrip() if slowest == "decode" else ""

@@ -12,7 +12,8 @@ from torch.utils.data import DataLoader
 
 from lmdbloader.base.cores import count_own_cores
 from lmdbloader.batch.dataset import LMDBDataset
-from lmdbloader.lab.stored import codec_shares, column, image_sizes
+from lmdbloader.lab.machine.description import describe_memory
+from lmdbloader.lab.stored import FOR_THE_CACHE, codec_shares, column, has_slow_jpegs, image_sizes
 from lmdbloader.loader import Loader
 from lmdbloader.loader.quasi_random import QuasiRandom
 from lmdbloader.transforms import Geometry, Transform
@@ -31,6 +32,8 @@ class StoredImages:
         raw_nbytes: As pixels.
         side: Longer side of the largest field's images, the median, in pixels.
         is_resized: Whether the transforms make images of another size of them by a resize, not by a crop alone.
+        fits_raw: Whether the pixels of all samples fit in the free memory.
+        are_slow_jpegs: Whether they are JPEG files that can be recoded to decode faster.
     """
 
     codecs: dict[str, float]
@@ -38,6 +41,8 @@ class StoredImages:
     raw_nbytes: float
     side: int
     is_resized: bool
+    fits_raw: bool = True
+    are_slow_jpegs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,4 +142,6 @@ def _stored(dataset: LMDBDataset, transforms: Sequence[Transform]) -> StoredImag
         raw / len(dataset),
         max(int(np.median(image_sizes(dataset, name).max(axis=1))) for name in fields),
         any(isinstance(t, Geometry) and t.resizes for t in transforms),
+        raw <= FOR_THE_CACHE * describe_memory().free_nbytes,
+        shares.get("jpeg", 0.0) > 0.5 and any(has_slow_jpegs(dataset, name) for name in fields),
     )
