@@ -82,6 +82,11 @@ def find_orientation(payload: bytes | memoryview) -> int:
     return int(_FOOTER.unpack(payload[-SEEK_FOOTER_NBYTES:])[3])
 
 
+def is_recoded(payload: bytes | memoryview) -> bool:
+    """Return whether a JPEG payload is recoded, and not the file itself."""
+    return payload[-len(FAST_MAGIC) :] == FAST_MAGIC
+
+
 def unpack(payload: bytes | memoryview) -> bytes:
     """Return the file in a JPEG payload.
 

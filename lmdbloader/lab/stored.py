@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import LmdbloaderError
-from lmdbloader.format.codecs import name_counts, pack_jpeg, unpack_jpeg
+from lmdbloader.format.codecs import name_counts
+from lmdbloader.format.jpeg_payload import is_recoded, pack, unpack
 from lmdbloader.format.layout import CODEC_JPEG
-from lmdbloader.kernels.codec_numbers import FAST_MAGIC
 from lmdbloader.store import Reader
 
 # Codecs of pixels: delta, and those whose payloads it makes smaller.
@@ -77,7 +77,5 @@ def has_slow_jpegs(dataset: LMDBDataset, field: str) -> bool:
 
 def _can_be_recoded(reader: Reader, field: str, row: int) -> bool:
     stored = reader.stored_bytes(field, row)
-    if stored.endswith(FAST_MAGIC):
-        return False
-    found = pack_jpeg(unpack_jpeg(stored), 1, reader.index.value(f"{field}.raw_nbytes", row), fast=True)
-    return found is not None and found.data.tobytes().endswith(FAST_MAGIC)
+    found = None if is_recoded(stored) else pack(unpack(stored), 1, fast=True)
+    return found is not None and is_recoded(found[0].data)
