@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,11 +32,13 @@ class Limit:
         name: For tables.
         memory_nbytes: For its own memory from then on, and for the pages of files that it reads; None without a limit.
         read_nbytes_per_s: Of the disk; None without a limit.
+        is_warm: Whether each sample is read once before.
     """
 
     name: str
     memory_nbytes: int | None = None
     read_nbytes_per_s: int | None = None
+    is_warm: bool = False
 
 
 def _groups(limit: Limit, folder: Path) -> list[tuple[Path, str, str]]:
@@ -65,8 +68,17 @@ def forget(folder: Path) -> None:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def pairs_per_s(path: Path, limit: Limit, seconds: float) -> float:
+def pairs_per_s(
+    path: Path, limit: Limit, seconds: float, program: Sequence[str | Path] = (), *, work: str = "uint8"
+) -> float:
     """Return the pairs a second that a Loader reads within a limit, from a dataset whose pages are on the disk.
+
+    Args:
+        path: The dataset.
+        limit: Of the process.
+        seconds: To read, after the first epoch where memory is limited.
+        program: An interpreter and a program that reads in place of the Loader.
+        work: What that program does with the pairs.
 
     Raises:
         PermissionError: Control groups cannot be made here.
@@ -82,8 +94,11 @@ def pairs_per_s(path: Path, limit: Limit, seconds: float) -> float:
     try:
         joins = [str(group / "cgroup.procs") for group, _, _ in groups]
         # In half of the memory the cache is filled first: each sample is read once.
-        asked = {"path": str(path), "joins": joins, "seconds": seconds, "fills": limit.memory_nbytes is not None}
-        command = [sys.executable, __file__, json.dumps(asked)]
+        asked = {
+            "path": str(path), "joins": joins, "seconds": seconds, "work": work,
+            "fills": limit.memory_nbytes is not None or limit.is_warm,
+        }  # fmt: skip
+        command = [*(program or (sys.executable, __file__)), json.dumps(asked)]
         return float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     finally:
         for group, _, _ in groups:

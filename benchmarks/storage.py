@@ -2,7 +2,8 @@
 
 Sizes are of 96-px patches, as shares of their pixels. Kernels decode and encode in one thread; the figures are medians
 of the thread's own time. Pairs of 96 and 48 px are read in random order from the page cache, in turns of all codecs;
-then with memory for half and a quarter of the raw dataset, and with a cold cache from disks of several speeds.
+then with memory for half and a quarter of the raw dataset, and with a cold cache from disks of several speeds. FFCV
+reads the same pairs and JPEG files where `peers/environment.py` has installed it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import argparse
 import gc
 import io
+import json
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +33,9 @@ from lmdbloader.format.codecs import encode_many
 from lmdbloader.kernels import entries
 from lmdbloader.transforms import RandomDihedral, RandomHorizontalFlip, RandomResizedCrop, ToDtype
 
+HERE = Path(__file__).resolve().parent
 CODECS = ("raw", "lz4", "delta")
+WORKS = ("uint8", "turned, float32")
 JPEG_CODES = ("file", "fast")
 JPEG_WORKS = tuple((side, batch_size) for side in (224, 112) for batch_size in (64, 256))
 SIDE = 96
@@ -124,13 +129,44 @@ def speeds(functions: dict[str, Callable[[], None]], seconds: float) -> dict[str
     return {name: statistics.median(found) for name, found in turns.items()}
 
 
-def write(folder: Path, count: int) -> None:
-    """Write pairs with each codec, and a few to warm up."""
+class Ffcv:
+    """FFCV, which another interpreter has.
+
+    Attributes:
+        program: That interpreter, and what it runs.
+    """
+
+    def __init__(self, env: Path) -> None:
+        self.program = (env / "bin" / "python", HERE / "ffcv_turns.py")
+
+    def why_not(self) -> str:
+        """Return why it cannot be used; empty if it can."""
+        python = self.program[0]
+        if not python.exists():
+            return f"{python} is missing: run python benchmarks/peers/environment.py"
+        done = subprocess.run([python, "-c", "import ffcv"], capture_output=True, text=True)
+        return done.stderr.strip().rpartition("\n")[2] if done.returncode else ""
+
+    def ask(self, folder: Path, task: str, **more: Any) -> Any:
+        """Return its answer."""
+        asked = json.dumps({"path": str(folder), "task": task, **more})
+        return json.loads(subprocess.run([*self.program, asked], check=True, stdout=subprocess.PIPE).stdout)
+
+
+def write(folder: Path, count: int, ffcv: Ffcv | None) -> dict[str, float]:
+    """Write pairs with each codec, and a few to warm up; return the bytes of the files, of those of the pixels."""
     pairs = cut_pairs(count, patch_size=SIDE)
     samples = [{"lr": pairs.lr[i].transpose(1, 2, 0), "hr": pairs.hr[i].transpose(1, 2, 0)} for i in range(count)]
     for codec in CODECS:
         lmdbloader.write(samples, folder / codec, codec=codec)
     lmdbloader.write(samples[:256], folder / "warm-up")
+    stored = {codec: sum(path.stat().st_size for path in (folder / codec).iterdir()) for codec in CODECS}
+    if ffcv is not None:
+        (folder / "FFCV").mkdir()
+        np.savez(folder / "FFCV" / "pairs.npz", lr=pairs.lr, hr=pairs.hr)
+        stored["FFCV"] = ffcv.ask(folder / "FFCV", "write")
+        (folder / "FFCV" / "pairs.npz").unlink()
+    return {name: nbytes / (pairs.lr.nbytes + pairs.hr.nbytes) for name, nbytes in stored.items()}
 
 
 def loaders(folder: Path) -> dict[tuple[str, str], Loader]:
@@ -138,22 +174,28 @@ def loaders(folder: Path) -> dict[tuple[str, str], Loader]:
     turned = [RandomDihedral(), ToDtype(torch.float32, scale=True)]
     found = {}
     for codec in CODECS:
-        for name, transforms in (("uint8", []), ("turned, float32", turned)):
+        for name, transforms in zip(WORKS, ([], turned), strict=True):
             found[codec, name] = Loader(LMDBDataset(folder / codec), 32, shuffle=True, transforms=transforms)
     return found
 
 
-def time_loaders(found: dict[tuple[str, str], Loader], seconds: float) -> dict[tuple[str, str], float]:
-    """Return pairs a second of each Loader, medians of three turns."""
-    turns: dict[tuple[str, str], list[float]] = {key: [] for key in found}
+def time_loaders(
+    found: dict[tuple[str, str], Loader], folder: Path, seconds: float, ffcv: Ffcv | None
+) -> dict[tuple[str, str], float]:
+    """Return pairs a second of each Loader, and of FFCV, medians of three turns."""
+    turns: dict[tuple[str, str], list[float]] = {}
     for _ in range(3):
         for key, loader in found.items():
-            turns[key].append(time_loader(loader, seconds).samples_per_s)
+            turns.setdefault(key, []).append(time_loader(loader, seconds).samples_per_s)
+        for work in WORKS if ffcv is not None else ():
+            speed = pairs_per_s(folder / "FFCV", Limit("", is_warm=True), seconds, ffcv.program, work=work)
+            turns.setdefault(("FFCV", work), []).append(speed)
     return {key: statistics.median(values) for key, values in turns.items()}
 
 
-def within_limits(folder: Path, seconds: float) -> dict[str, dict[str, float]]:
-    """Return pairs a second of each codec within each limit, medians of three turns."""
+def within_limits(folder: Path, seconds: float, ffcv: Ffcv | None) -> dict[str, dict[str, float]]:
+    """Return pairs a second of each codec, and of FFCV, within each limit, medians of three turns."""
+    programs = dict.fromkeys(CODECS, ()) | ({} if ffcv is None else {"FFCV": ffcv.program})
     nbytes = sum(path.stat().st_size for path in (folder / "raw").glob("data*.mdb"))
     own = 64 * 2**20  # batches, and what opening allocates
     limits = [
@@ -163,16 +205,18 @@ def within_limits(folder: Path, seconds: float) -> dict[str, dict[str, float]]:
     limits.append(Limit("cold disk, as it is"))
     found: dict[str, dict[str, float]] = {}
     for limit in limits:
-        turns: dict[str, list[float]] = {codec: [] for codec in CODECS}
+        turns: dict[str, list[float]] = {name: [] for name in programs}
         for _ in range(3):
-            for codec in CODECS:
-                turns[codec].append(pairs_per_s(folder / codec, limit, seconds))
+            for name, program in programs.items():
+                turns[name].append(pairs_per_s(folder / name, limit, seconds, program))
         found[limit.name] = {codec: statistics.median(speeds) for codec, speeds in turns.items()}
     return found
 
 
-def jpegs(folder: Path, count: int, seconds: float, turns: int) -> dict[str, list[float]]:
+def jpegs(folder: Path, count: int, seconds: float, turns: int, ffcv: Ffcv | None) -> dict[str, list[float]]:
     """Return for each question the figure of JPEG files as they are and of recoded ones, medians, and their ratio.
+
+    FFCV's, if there is one, is the fourth; it encodes the pixels of the files again, with their quality.
 
     Conversions use all cores and count images a second; crops count images a second of processor time, in one thread.
     """
@@ -217,7 +261,22 @@ def jpegs(folder: Path, count: int, seconds: float, turns: int) -> dict[str, lis
         before, after = zip(*pairs, strict=True)
         ratio = statistics.median(b / a for a, b in pairs)
         figures[name] = [statistics.median(before), statistics.median(after), ratio]
+    if ffcv is not None:
+        (folder / "FFCV").mkdir(exist_ok=True)
+        stored = ffcv.ask(folder / "FFCV", "write", images=str(folder / "jpegs"))
+        speeds = ffcv.ask(folder / "FFCV", "crops", works=JPEG_WORKS, turns=turns, seconds=seconds / 4)
+        for name, figure in zip(figures, (stored / nbytes, None, *speeds), strict=True):
+            figures[name] += [figure]
     return figures
+
+
+def shown(figure: float | None) -> str:
+    """Return a share or a speed as text; empty if it was not measured.
+
+    >>> shown(0.99), shown(1234.5)
+    ('0.990', '1,234')
+    """
+    return "" if figure is None else f"{figure:.3f}" if figure < 2 else f"{figure:,.0f}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -226,6 +285,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="for each turn (default 3)")
     parser.add_argument("--patches", type=int, default=360, help="of each kind (default 360)")
     parser.add_argument("--folder", type=Path, help="for datasets (default: a temporary folder)")
+    parser.add_argument("--env", type=Path, default=HERE.parent / ".venv-peers", metavar="DIR", help="that has FFCV")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to a file")
     parser.add_argument("--markdown", action="store_true", help="print tables in Markdown")
     parser.add_argument("--quick", action="store_true", help="a few seconds: does it still run?")
@@ -243,9 +303,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         figures = speeds(kernels(patches(count)), seconds)
         rows = [[name, f"{speed:,.0f} MB/s"] for name, speed in figures.items()]
         yield "One thread", figures, table(["", "of pixels"], rows, markdown=options.markdown)
-        write(folder, 100 * count)
+        ffcv: Ffcv | None = Ffcv(options.env)
+        if reason := ffcv.why_not():
+            yield "FFCV", {}, f"not measured: {reason}"
+            ffcv = None
+        stored = write(folder, 100 * count, ffcv)
+        rows = [[f"{share:.3f}" for share in stored.values()]]
+        yield "Bytes of files of pairs", stored, table([*stored], rows, markdown=options.markdown)
         found_loaders = loaders(folder)
-        pairs = time_loaders(found_loaders, seconds)
+        pairs = time_loaders(found_loaders, folder, seconds, ffcv)
         rows = [
             [f"{codec}, {work}", f"{speed:,.0f}", f"{speed / pairs['lz4', work]:.2f}"]
             for (codec, work), speed in pairs.items()
@@ -256,23 +322,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
             found_loaders.popitem()[1].close()
         gc.collect()
         try:
-            limited = within_limits(folder, seconds)
+            limited = within_limits(folder, seconds, ffcv)
         except PermissionError as error:
             yield "Little memory, slow disks", {}, f"not measured: {error}"
         else:
             rows = [
-                [name, *(f"{f[codec]:,.0f}" for codec in CODECS), f"{f['delta'] / f['lz4']:.2f}"]
+                [name, *(f"{speed:,.0f}" for speed in f.values()), f"{f['delta'] / f['lz4']:.2f}"]
                 for name, f in limited.items()
             ]
-            header = ["Loader, pairs/s", *CODECS, "delta of lz4"]
+            header = ["Loader, pairs/s", *CODECS, *["FFCV"] * (ffcv is not None), "delta of lz4"]
             yield "Little memory, slow disks", limited, table(header, rows, markdown=options.markdown)
 
-        figures = jpegs(folder, 5 * count, seconds, 1 if options.quick else 9)
-        rows = [
-            [name, *(f"{f:.3f}" if f < 2 else f"{f:,.0f}" for f in found[:2]), f"{found[2]:.2f}"]
-            for name, found in figures.items()
-        ]
-        yield "JPEG files", figures, table(["", *JPEG_CODES, "ratio"], rows, markdown=options.markdown)
+        figures = jpegs(folder, 5 * count, seconds, 1 if options.quick else 9, ffcv)
+        rows = [[name, *map(shown, [*found[:2], *found[3:]]), f"{found[2]:.2f}"] for name, found in figures.items()]
+        header = ["", *JPEG_CODES, *["FFCV"] * (ffcv is not None), "ratio"]
+        yield "JPEG files", figures, table(header, rows, markdown=options.markdown)
 
     gc.disable()
     print_sections(run, "Codecs of pixels, medians", options)

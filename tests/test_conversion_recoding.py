@@ -69,6 +69,18 @@ def test_files_come_back_after_recoding(folder: Path, tmp_path: Path, capsys: py
         assert (tmp_path / "files" / file.name).read_bytes() == file.read_bytes()
 
 
+def test_what_was_left_out_stays_known_and_the_options_are_those_of_the_result(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "bad.jpg").write_bytes(b"no image")
+    (tmp_path / "src" / "good.jpg").write_bytes((folder / "chelsea.jpg").read_bytes())
+    lmdbloader.convert(tmp_path / "src", tmp_path / "files", jpeg_code="file", on_error="skip", workers=1)
+    lmdbloader.recode(tmp_path / "files", tmp_path / "fast", jpeg_code="fast")
+    assert (tmp_path / "fast" / "skipped.tsv").read_bytes() == (tmp_path / "files" / "skipped.tsv").read_bytes()
+    before, after = (LMDBDataset(tmp_path / name).reader.manifest.made_by for name in ("files", "fast"))
+    assert before["options"]["storage"]["jpeg_code"] == "file" and after["options"]["storage"]["jpeg_code"] == "fast"
+    assert after["inputs"]["datasets"][0]["made_by"]["options"] == before["options"]
+
+
 def test_calls_that_would_do_nothing_are_refused(tmp_path: Path) -> None:
     lmdbloader.write([{"number": 1}], tmp_path / "numbers")
     for options in ({}, {"codec": "auto"}, {"jpeg_code": "slow"}, {"codec": "lz4"}):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import time
@@ -163,12 +164,18 @@ class Recipe:
     def made_by(self) -> dict[str, Any]:
         """Return how the dataset is made, for its manifest; without paths.
 
-        Options that all inputs have in common are those of the new dataset. Each input's are recorded with it.
+        Options that all inputs have in common are those of the new dataset, but for what the call has chosen. Each
+        input's are recorded with it.
         """
+        options = common_options([part.reader.manifest for part in self.parts])
+        chosen = {name: value for name, value in self.choices.items() if value is not None}
+        for record in (options, options.get("storage")):
+            if isinstance(record, dict):  # JPEGs of a dataset that has none have no code
+                record.update({name: chosen[name] for name in chosen if record.get(name) is not None})
         made: dict[str, Any] = {
             "lmdbloader": __version__,
             "layout": self.layout,
-            "options": common_options([part.reader.manifest for part in self.parts]),
+            "options": options,
             **({"choices": dict(self.choices)} if self.choices else {}),
             "inputs": {"datasets": [self._input(part) for part in self.parts]},
         }
@@ -194,7 +201,7 @@ def common_options(manifests: Sequence[Manifest]) -> dict[str, Any]:
     found = [manifest.made_by.get("options") for manifest in manifests]
     recorded = [options if isinstance(options, Mapping) else {} for options in found]
     return {
-        name: value
+        name: copy.deepcopy(value)
         for name, value in recorded[0].items()
         if all(name in other and other[name] == value for other in recorded[1:])
     }
@@ -343,7 +350,9 @@ def combine(
             raise DestinationError(f"{out}: was changed by another process meanwhile. Run it again.")
         whole = description if made_by is None else replace(description, made_by=made_by)
         old = [] if before is None else [before]
-        written = join(work, facts, whole, overwrite=overwrite, before=old, notes=_notes_of(old))
+        # A recoded dataset has the samples of its only input, and so what was left out of it.
+        notable = [part.reader for part in recipe.parts] if recipe.layout == "recode" else old
+        written = join(work, facts, whole, overwrite=overwrite, before=old, notes=_notes_of(notable))
     finally:
         work.leave()
     copied = recipe.num_samples, recipe.payload_nbytes
@@ -351,9 +360,9 @@ def combine(
     return replace(made, seconds=time.monotonic() - began)
 
 
-def _notes_of(before: Sequence[Reader]) -> dict[str, bytes]:
-    """Return the notes for people that a dataset that grows has."""
-    files = (reader.path / name for reader in before for name in (SKIPPED_FILE, LEFT_OUT_FILE))
+def _notes_of(readers: Sequence[Reader]) -> dict[str, bytes]:
+    """Return the notes for people that a dataset that grows or is recoded has."""
+    files = (reader.path / name for reader in readers for name in (SKIPPED_FILE, LEFT_OUT_FILE))
     return {file.name: file.read_bytes() for file in files if file.is_file()}
 
 
