@@ -313,8 +313,8 @@ def _compiled(name: Bottleneck, feed: LoadingCost, facts: LoaderFacts, side: int
         least = round(side * _SPARE_SIDE)
         ratio = (least / images.side) ** 2
         text = (
-            f"{recoded}{'Or store' if recoded else 'Store'} smaller images: `lmdbloader convert` with --write-mode raw "
-            f"--max-resolution {least}. They are {images.side} pixels wide or high, and batches are {side}."
+            f"{f'{recoded} Or store' if recoded else 'Store'} smaller images: `lmdbloader convert` with --write-mode "
+            f"raw --max-resolution {least}. They are {images.side} pixels wide or high, and batches are {side}."
         )
         yield text, feed.step_with(feed.total - decode + moved * (growth * ratio - 1)), False
     elif name == "transform":
@@ -325,7 +325,7 @@ def _compiled(name: Bottleneck, feed: LoadingCost, facts: LoaderFacts, side: int
         yield text, feed.step_with(feed.total / 2), False
     elif name == "decode" and images.fits_raw:
         step = feed.step_with(feed.total - decode + moved * (growth - 1))
-        yield recoded + _as_pixels(images, path), step, images.is_resized
+        yield f"{recoded} {_as_pixels(images, path)}".lstrip(), step, images.is_resized
     elif name == "decode" and not recoded:
         text = f"Run on twice as many cores: as pixels, {growth:.1f} times as large, the images do not fit in memory."
         yield text, feed.step_with(feed.total / 2), False
@@ -347,7 +347,7 @@ def _recoded(images: StoredImages, path: str) -> str:
     if not (images.are_slow_jpegs and images.is_resized):
         return ""
     line = recode_line(path, "--jpeg-code fast")
-    return f"{line} loses nothing, and random resized crops are read 1.3 to 1.6 times as fast. "
+    return f"{line} loses nothing, and random resized crops are read 1.3 to 1.6 times as fast."
 
 
 def other_codec(stages: StageTimes, facts: LoaderFacts) -> str:
@@ -361,4 +361,4 @@ def other_codec(stages: StageTimes, facts: LoaderFacts) -> str:
         return in_fewer_bytes(path, images.codecs)
     if slowest == "decode" and images.fits_raw and _is_pixels(images):
         return _as_pixels(images, path)
-    return _recoded(images, path).rstrip() if slowest == "decode" else ""
+    return _recoded(images, path) if slowest == "decode" else ""

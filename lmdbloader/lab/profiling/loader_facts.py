@@ -32,7 +32,7 @@ class StoredImages:
         raw_nbytes: As pixels.
         side: Longer side of the largest field's images, the median, in pixels.
         is_resized: Whether the transforms make images of another size of them by a resize, not by a crop alone.
-        fits_raw: Whether the pixels of all samples fit in the free memory.
+        fits_raw: Whether the pixels of all samples fit in the free memory, or it is not known.
         are_slow_jpegs: Whether they are JPEG files that can be recoded to decode faster.
     """
 
@@ -136,12 +136,13 @@ def _stored(dataset: LMDBDataset, transforms: Sequence[Transform]) -> StoredImag
         return None
     shares, total = codec_shares((column(dataset, n, "codec"), column(dataset, n, "stored_nbytes")) for n in fields)
     raw = sum(int(column(dataset, name, "raw_nbytes").sum(dtype=np.int64)) for name in fields)
+    memory = describe_memory()
     return StoredImages(
         shares,
         total / len(dataset),
         raw / len(dataset),
         max(int(np.median(image_sizes(dataset, name).max(axis=1))) for name in fields),
         any(isinstance(t, Geometry) and t.resizes for t in transforms),
-        raw <= FOR_THE_CACHE * describe_memory().free_nbytes,
+        not memory.usable_nbytes or raw <= FOR_THE_CACHE * memory.free_nbytes,
         shares.get("jpeg", 0.0) > 0.5 and any(has_slow_jpegs(dataset, name) for name in fields),
     )
