@@ -350,9 +350,7 @@ def combine(
             raise DestinationError(f"{out}: was changed by another process meanwhile. Run it again.")
         whole = description if made_by is None else replace(description, made_by=made_by)
         old = [] if before is None else [before]
-        # A recoded dataset has the samples of its only input, and so what was left out of it.
-        notable = [part.reader for part in recipe.parts] if recipe.layout == "recode" else old
-        written = join(work, facts, whole, overwrite=overwrite, before=old, notes=_notes_of(notable))
+        written = join(work, facts, whole, overwrite=overwrite, before=old, notes=_notes_of(recipe, old))
     finally:
         work.leave()
     copied = recipe.num_samples, recipe.payload_nbytes
@@ -360,8 +358,9 @@ def combine(
     return replace(made, seconds=time.monotonic() - began)
 
 
-def _notes_of(readers: Sequence[Reader]) -> dict[str, bytes]:
+def _notes_of(recipe: Recipe, old: Sequence[Reader]) -> dict[str, bytes]:
     """Return the notes for people that a dataset that grows or is recoded has."""
+    readers = [part.reader for part in recipe.parts] if recipe.layout == "recode" else old
     files = (reader.path / name for reader in readers for name in (SKIPPED_FILE, LEFT_OUT_FILE))
     return {file.name: file.read_bytes() for file in files if file.is_file()}
 
