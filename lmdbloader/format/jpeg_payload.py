@@ -29,6 +29,8 @@ _MOST_BLOCKS = 1 << 21
 def pack(data: bytes, orientation: int, *, fast: bool) -> tuple[U8, int] | None:
     """Return the payload of a JPEG file, and the bytes of its pixels; None if the kernels cannot decode the file.
 
+    A progressive file is recoded, or it is none of these.
+
     Args:
         data: The whole file.
         orientation: Of EXIF or XMP, 1 to 8.
@@ -41,8 +43,8 @@ def pack(data: bytes, orientation: int, *, fast: bool) -> tuple[U8, int] | None:
     if not expected:
         return None
     table = np.empty(expected * SEEK_ENTRY_NBYTES, np.uint8)
-    # A block has two bits at least; other files are damaged.
-    fast = fast and (num_blocks := entries.count_blocks(at)) <= min(_MOST_BLOCKS, 4 * len(data))
+    # A block has a bit at least; other files are damaged.
+    fast = fast and (num_blocks := entries.count_blocks(at)) <= min(_MOST_BLOCKS, 8 * len(data))
     num_values = 64 * (num_blocks + 1) if fast else 0
     # One array: the allocator would give two back to the system, and clear their pages for the next file.
     room = np.empty(num_values + (8 * len(data) + _SLACK if fast else 0), np.uint16)
@@ -52,9 +54,12 @@ def pack(data: bytes, orientation: int, *, fast: bool) -> tuple[U8, int] | None:
     if status:
         return None
     nbytes = height * width * components
-    table = table[: number * SEEK_ENTRY_NBYTES]
-    if fast and (recoded := _recode(data, orientation, blocks, tokens, work, len(data) + table.size)) is not None:
+    most = len(data) + table.size + (0 if number else len(data) // 2)
+    if fast and (recoded := _recode(data, orientation, blocks, tokens, work, most)) is not None:
         return recoded, nbytes
+    if not number:
+        return None
+    table = table[: number * SEEK_ENTRY_NBYTES]
     footer = _FOOTER.pack(len(data), number, step, orientation, SEEK_MAGIC)
     return np.concatenate([source, table, np.frombuffer(footer, np.uint8)]), nbytes
 
@@ -112,8 +117,15 @@ def _restore(stored: U8, nbytes: int) -> bytes:
     if entries.restored_nbytes(at, stored.size) != nbytes:
         raise FormatError(f"a recoded JPEG of {stored.size} bytes: its footer says that the file has {nbytes}")
     out = np.empty(nbytes, np.uint8)
-    work = np.empty(entries.jpeg_room(max(stored.size, nbytes), 0, 0), np.uint8)
-    if not entries.restore(at, stored.size, work.ctypes.data, out):
+    room = np.empty(entries.jpeg_room(max(stored.size, nbytes), 0, 0), np.uint8)
+    work, num_blocks = room.ctypes.data, entries.count_restored(at, stored.size, room.ctypes.data)
+    if num_blocks:
+        is_fine = num_blocks <= min(_MOST_BLOCKS, 8 * stored.size)
+        blocks = np.empty(64 * num_blocks if is_fine else 0, np.uint16)
+        is_fine = is_fine and entries.restore_scans(at, stored.size, work, blocks, out)
+    else:
+        is_fine = entries.restore(at, stored.size, work, out)
+    if not is_fine:
         raise FormatError(
             f"a recoded JPEG of {stored.size} bytes: it is damaged: the file of {nbytes} bytes cannot be restored"
         )

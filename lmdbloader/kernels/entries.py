@@ -60,6 +60,10 @@ encode_tokens = Entry(
     " -> i64, i64, i64"
 )
 restore = Entry("jpeg.recode.restore(payload: u64, nbytes: i64, work: u64, out: u8[:]) -> bool")
+count_restored = Entry("jpeg.progressive.count_restored(payload: u64, nbytes: i64, work: u64) -> i64")
+restore_scans = Entry(
+    "jpeg.progressive.restore_scans(payload: u64, nbytes: i64, work: u64, blocks: u16[:], out: u8[:]) -> bool"
+)
 restored_nbytes = Entry("jpeg.recode.restored_nbytes(payload: u64, nbytes: i64) -> i64")
 
 resize_scratch = Entry(

@@ -1,4 +1,4 @@
-"""The entropy-coded part of baseline JPEG: bytes without stuffing, Huffman tables, and blocks of coefficients.
+"""The entropy-coded part of JPEG: bytes without stuffing, Huffman tables, codes, and blocks of baseline files.
 
 Sources: ITU-T T.81 for the format; the refill that needs no branch is variant 4 of Giesen, "Reading bits in far too
 many ways" (2018).
@@ -102,11 +102,12 @@ def _entry(symbol, length, for_first):
     """Return the lookup entry of a symbol with a code of this length; 0 if the symbol makes no sense."""
     bits = symbol & 15
     zeros = np.int64(0) if for_first else symbol >> 4
-    if not for_first and symbol == 0:
-        zeros = np.int64(_END_OF_BLOCK)
-    # Zeros without a value behind them are sixteen, or the rest of a block.
-    if bits > _MOST_BITS or not (for_first or bits > 0 or zeros == 15 or zeros == _END_OF_BLOCK):
+    if bits > _MOST_BITS:
         return np.int64(0)
+    # Zeros without a value behind them are sixteen; or the rest of a block, and in progressive files of more blocks:
+    # their number follows.
+    if not for_first and bits == 0 and zeros < 15:
+        bits, zeros = zeros, np.int64(_BEYOND if zeros else _END_OF_BLOCK)
     return (bits << _VALUE_AT) | (length << _CODE_AT) | (zeros << _ZEROS_AT) | (length + bits)
 
 
@@ -241,4 +242,36 @@ def decode_coefficients(buffer, count, at, first_table, table, order, block):
     # Complete; ended by a code, at once or later; or beyond the block.
     if k == np.uint64(_END_OF_BLOCK + 2):
         return buffer, count, at, difference, np.int64(0)
-    return buffer, count, at, difference, np.int64(1 if k == np.uint64(64) or k > np.uint64(_END_OF_BLOCK) else -1)
+    return buffer, count, at, difference, np.int64(1 if k == np.uint64(64) or k > np.uint64(_END_OF_BLOCK + 1) else -1)
+
+
+@njit(inline="always")
+def refill(reader):
+    """Return a bit reader (next bits, leftmost first, number of valid ones, address of the next byte) with 56 bits."""
+    buffer, count, at = reader
+    return buffer | load_bits(at) >> count, count | np.uint64(56), at + ((np.uint64(63) - count) >> np.uint64(3))
+
+
+@njit(inline="always")
+def decode_symbol(reader, table, for_first):
+    """Decode a code of a progressive scan and the bits behind it.
+
+    Args:
+        reader: See `refill`; with 56 bits.
+        table: Address of a Huffman table.
+        for_first: Whether it is for first coefficients.
+
+    Returns:
+        (reader, zeros, bits of the value, the value, bits of both). Zeros of sixteen and more are the end of a block:
+        then the value is the number of blocks that end. If there is no such code, it has no bits.
+    """
+    buffer, count, at = reader
+    entry = load_i32(table + ((buffer >> np.uint64(64 - _LOOKED_AT)) << np.uint64(2)))
+    if entry == 0:
+        entry = _long_code(table, buffer, for_first)
+    zeros, nbits = np.int64(entry) >> _ZEROS_AT & 127, np.int64(entry) >> _VALUE_AT
+    value, used = np.int64(_value(buffer, entry)), np.uint64(entry) & np.uint64(63)
+    if zeros >= 16:
+        behind = buffer << (np.uint64(entry) >> np.uint64(_CODE_AT) & np.uint64(31))
+        value = (np.int64(1) << nbits) + np.int64(behind >> np.uint64(1) >> np.uint64(63 - nbits))
+    return (buffer << used, count - used, at), zeros, nbits, value, np.int64(used)

@@ -10,13 +10,13 @@ from lmdbloader.kernels.jpeg import head as facts
 from lmdbloader.kernels.jpeg import workspace as space
 from lmdbloader.kernels.jpeg.bits import MOST_BLOCKS, decode_coefficients, unstuff
 from lmdbloader.kernels.jpeg.color import stored_window, turn, write_pixels
+from lmdbloader.kernels.jpeg.head import past_marker
 from lmdbloader.kernels.jpeg.idct import clear_block, fill_block, has_others, transform_block
 from lmdbloader.kernels.jpeg.recode import STEP, TILES, blocks_of, decode_tiles, open_tiles, tiles_at_once
 from lmdbloader.kernels.jpeg.seek import (
     entry_at,
     offset_at,
     orientation_of,
-    past_marker,
 )
 from lmdbloader.kernels.jpeg.workspace import lines_at, num_planned, places, prepare
 from lmdbloader.kernels.runtime.compile import kernel

@@ -17,18 +17,17 @@ from lmdbloader.kernels.runtime.memory import part
 WIDTH, HEIGHT, COMPONENTS, ACROSS_MOST, DOWN_MOST, RESTART, SCAN, PER_COMPONENT = range(8)
 ACROSS, DOWN, QUANTISATION, FIRST_TABLE, TABLE = range(5)
 NAMES = PER_COMPONENT + 3 * 5
-# The byte behind the coded ones, of a file that was scanned.
-END = NAMES + 3
-HEAD_WORDS = END + 1
+HEAD_WORDS = NAMES + 3
 QUANTISATION_WORDS = 4 * 64
 TABLES_WORDS = NUM_TABLES * TABLE_WORDS
 
-# Statuses: read; damaged; of a kind that these kernels do not decode; of a kind of which they read the codes alone.
-FINE, DAMAGED, UNSUPPORTED, CODES_ONLY = 0, 1, 2, 3
+# Statuses: read; damaged; of a kind that these kernels do not decode; of a kind of which they read the codes alone;
+# progressive, which is decoded once it is recoded.
+FINE, DAMAGED, UNSUPPORTED, CODES_ONLY, PROGRESSIVE = 0, 1, 2, 3, 4
 
 
 @kernel
-def _word(data, at):
+def word_at(data, at):
     return np.int64(data[at]) << 8 | np.int64(data[at + 1])
 
 
@@ -42,7 +41,7 @@ def _read_quantisation(data, at, end, quantisation):
         if wide > 1 or number > 3 or at + 1 + nbytes > end:
             return np.int64(-1)
         for k in range(64):
-            value = _word(data, at + 1 + 2 * k) if wide else np.int64(data[at + 1 + k])
+            value = word_at(data, at + 1 + 2 * k) if wide else np.int64(data[at + 1 + k])
             quantisation[64 * number + k] = value
         found |= np.int64(1) << number
         at += 1 + nbytes
@@ -50,7 +49,7 @@ def _read_quantisation(data, at, end, quantisation):
 
 
 @kernel
-def _read_tables(data, at, end, tables, needs_tables):
+def read_tables(data, at, end, tables, needs_tables):
     """Return one bit for each table that was read, first those of first coefficients; -1 if they are damaged."""
     found = np.int64(0)
     while at < end:
@@ -77,7 +76,7 @@ def _read_tables(data, at, end, tables, needs_tables):
 def _read_frame(data, at, end, head, names):
     if end - at < 6 or data[at] != 8:
         return UNSUPPORTED
-    head[HEIGHT], head[WIDTH] = _word(data, at + 1), _word(data, at + 3)
+    head[HEIGHT], head[WIDTH] = word_at(data, at + 1), word_at(data, at + 3)
     count = np.int64(data[at + 5])
     if count not in (1, 3) or head[HEIGHT] == 0 or head[WIDTH] == 0:
         return UNSUPPORTED
@@ -91,6 +90,7 @@ def _read_frame(data, at, end, head, names):
         names[c] = data[at + 6 + 3 * c]
         head[p + ACROSS], head[p + DOWN] = data[at + 7 + 3 * c] >> 4, data[at + 7 + 3 * c] & 15
         head[p + QUANTISATION] = data[at + 8 + 3 * c]
+        head[p + FIRST_TABLE], head[p + TABLE] = 0, 4
         if head[p + QUANTISATION] > 3:
             return DAMAGED
         if count == 1:  # its blocks follow each other one by one, whatever its sampling says
@@ -153,7 +153,7 @@ def read_head(data, head, quantisation, tables, needs_tables):
         tables: (TABLES_WORDS,) int32, filled if needs_tables.
 
     Returns:
-        FINE, DAMAGED, UNSUPPORTED or CODES_ONLY.
+        FINE, DAMAGED, UNSUPPORTED, CODES_ONLY or PROGRESSIVE.
     """
     size = np.int64(data.shape[0])
     if size < 4 or data[0] != 0xFF or data[1] != 0xD8:
@@ -162,7 +162,7 @@ def read_head(data, head, quantisation, tables, needs_tables):
     at = np.int64(2)
     head[RESTART] = head[COMPONENTS] = 0
     seen, quantised = np.int64(0), np.int64(0)
-    seen_jfif, adobe = False, np.int64(-1)
+    seen_jfif, adobe, is_progressive = False, np.int64(-1), False
     while True:
         if at >= size or data[at] != 0xFF:
             return DAMAGED
@@ -174,7 +174,7 @@ def read_head(data, head, quantisation, tables, needs_tables):
         at += 1
         if marker == 0x01 or (marker >= 0xD0 and marker <= 0xD7):
             continue
-        end = at + _word(data, at)
+        end = at + word_at(data, at)
         at += 2
         if end < at or end > size or marker == 0xD9:
             return DAMAGED
@@ -184,17 +184,18 @@ def read_head(data, head, quantisation, tables, needs_tables):
             status = FINE if found >= 0 else DAMAGED
             quantised |= found
         elif marker == 0xC4:
-            found = _read_tables(data, at, end, tables, needs_tables)
+            found = read_tables(data, at, end, tables, needs_tables)
             status = FINE if found >= 0 else DAMAGED
             seen |= found
-        elif marker == 0xC0 or marker == 0xC1:
+        elif marker >= 0xC0 and marker <= 0xC2:
+            is_progressive = marker == 0xC2
             status = _read_frame(data, at, end, head, names) if head[COMPONENTS] == 0 else DAMAGED
-        elif marker >= 0xC2 and marker <= 0xCF and marker != 0xC8:
+        elif marker >= 0xC3 and marker <= 0xCF and marker != 0xC8:
             status = UNSUPPORTED
         elif marker == 0xDD:
             if end - at != 2:
                 return DAMAGED
-            head[RESTART] = _word(data, at)
+            head[RESTART] = word_at(data, at)
         elif marker == 0xE0 and end - at >= 5:
             seen_jfif |= data[at] == 0x4A and data[at + 1] == 0x46 and data[at + 2] == 0x49 and data[at + 3] == 0x46
         elif marker == 0xEE and end - at >= 12:
@@ -207,15 +208,23 @@ def read_head(data, head, quantisation, tables, needs_tables):
                 if not quantised >> head[PER_COMPONENT + 5 * c + QUANTISATION] & 1:
                     return DAMAGED
             head[SCAN] = end
-            status = _read_scan(data, at, end, head, names, seen)
-            is_grey = head[COMPONENTS] == 1
-            if (
-                status == FINE
-                and not is_grey
-                and not (_is_decoded(head) and _is_luminance_first(names, seen_jfif, adobe))
-            ):
-                return CODES_ONLY
-            return status
+            status = PROGRESSIVE if is_progressive else _read_scan(data, at, end, head, names, seen)
+            if head[COMPONENTS] == 1 or (_is_decoded(head) and _is_luminance_first(names, seen_jfif, adobe)):
+                return status
+            return CODES_ONLY if status == FINE else UNSUPPORTED if is_progressive else status
         if status != FINE:
             return status
         at = end
+
+
+@kernel
+def past_marker(data, at, number):
+    """Return the first coded byte after restart marker `number` (0 to 7, -1: any); -1 without such a marker."""
+    size = data.shape[0]
+    while at + 1 < size and data[at] == 0xFF and data[at + 1] == 0xFF:
+        at += 1
+    if at + 1 >= size or data[at] != 0xFF or data[at + 1] & 0xF8 != 0xD0:
+        return np.int64(-1)
+    if number >= 0 and np.int64(data[at + 1] & 7) != number:
+        return np.int64(-1)
+    return at + 2

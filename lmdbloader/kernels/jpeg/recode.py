@@ -1,13 +1,13 @@
 """JPEG files whose coefficients are stored as tokens (`tokens`), tile by tile: made, opened, decoded, and given back.
 
-Such a payload has the bytes of the file before its coded ones, and those behind them; the packed lengths of the codes;
+Such a payload has the bytes of the file but for its coded ones; the packed lengths of the codes;
 for each tile the bytes of its streams (uint16); the tiles; and a footer (all little-endian):
 
     codes:             of luminance two, and of colour one if there is any
     tile:              a stream of the blocks of luminance, then one of colour, in the order of the file; first
                        coefficients begin at 0, and behind the last block is the token of another one
-    footer (16 bytes): uint32 bytes of the file, uint32 bytes behind the coded ones, uint16 MCUs from tile to tile in a
-                       row, uint8 orientation (1 to 8, as in EXIF), a zero byte, the bytes "FAST"
+    footer (16 bytes): uint32 bytes of the file, uint32 bytes behind the first coded ones, uint16 MCUs from tile to
+                       tile in a row, uint8 orientation (1 to 8, as in EXIF), a zero byte, the bytes "FAST"
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ from lmdbloader.kernels.runtime.memory import (
 from lmdbloader.kernels.runtime.symbols import memcpy
 
 _U = np.uint64
-# Facts of a payload's tiles: bytes of the file, and of those behind the coded ones; MCUs from tile to tile, tiles in a
-# row; streams of a tile; blocks of an MCU of luminance and of colour; addresses of the sizes, the tiles, the footer.
+# Facts of a payload's tiles: bytes of the file, and of those behind the first coded ones; MCUs from tile to tile,
+# tiles in a row; streams of a tile; blocks of an MCU of luminance and of colour; addresses of the sizes, the tiles, the
+# footer.
 FILE_NBYTES, BEHIND, STEP, ACROSS, STREAMS, BLOCKS, SIZES, TILES, FOOTER = 0, 1, 2, 3, 4, 5, 7, 8, 9
 # Tiles have so many pixels across, or as many times more as it takes for so many bytes each.
 _TILE_PIXELS, _TILE_NBYTES = 64, 280
@@ -78,14 +79,19 @@ def encode_tokens(data, blocks, work, widening, tokens, out):
         out: uint8, room for the payload.
 
     Returns:
-        (the bytes written, or -1 if there is not enough room; bytes of the file behind its coded ones; MCUs from tile
-        to tile).
+        (the bytes written, or -1 if there is not enough room; those of the file behind its first coded ones; MCUs from
+        tile to tile).
     """
     head = i64_at(work, facts.HEAD_WORDS)
     room = i64_at(work + _U(space.CODE_ROOM_AT), CODE_ROOM)
     lengths = u8_at(work + _U(space.LENGTHS_AT), CODES * NUM_TOKENS)
     codes = i64_at(work + _U(space.TOKEN_TABLES_AT), CODES * NUM_TOKENS)
-    scan, behind = head[facts.SCAN], data.shape[0] - head[facts.END]
+    scans = i64_at(work + _U(space.SCANS_AT), 3 + 2 * space.MOST_SCANS)
+    coded = np.int64(0)
+    for k in range(1, 2 * scans[0] + 1, 2):
+        coded += scans[k + 1] - scans[k]
+    scan = head[facts.SCAN]
+    behind = data.shape[0] - coded - scan
     down, across = places(head)
     planned = num_planned(head) // space.PLANNED
     luminance = head[facts.PER_COMPONENT + facts.ACROSS] * head[facts.PER_COMPONENT + facts.DOWN]
@@ -93,16 +99,18 @@ def encode_tokens(data, blocks, work, widening, tokens, out):
     num_codes = streams + 1
     step = max(1, _TILE_PIXELS // (8 * head[facts.ACROSS_MOST]))
     num_tiles = down * ((across + step - 1) // step)
-    wider = widening * max(1, -(-_TILE_NBYTES * num_tiles // (head[facts.END] - scan)))
+    wider = widening * max(1, -(-_TILE_NBYTES * num_tiles // coded))
     step *= max(1, min(wider, TILE_BLOCKS // (step * planned)))
     num_tiles = down * ((across + step - 1) // step)
     if scan + behind + num_codes * PACKED_NBYTES + 2 * streams * num_tiles > out.shape[0]:
         return np.int64(-1), behind, step
     for k in range(codes.shape[0]):
         codes[k] = 0
-    memcpy(np.uint64(out.ctypes.data), np.uint64(data.ctypes.data), np.uint64(scan))
-    memcpy(np.uint64(out.ctypes.data + scan), np.uint64(data.ctypes.data + head[facts.END]), np.uint64(behind))
-    num = scan + behind
+    num, done = np.int64(0), np.int64(0)
+    for k in range(1, 2 * scans[0] + 3, 2):
+        end = scans[k] if k <= 2 * scans[0] else data.shape[0]
+        memcpy(np.uint64(out.ctypes.data + num), np.uint64(data.ctypes.data + done), np.uint64(end - done))
+        num, done = num + end - done, scans[k + 1]
     # The tokens of each stream, with their number before them.
     total = np.int64(0)
     for row in range(down):
@@ -145,7 +153,7 @@ def encode_tokens(data, blocks, work, widening, tokens, out):
 
 
 @njit(inline="always")
-def _put(bits, count, at, found, nbits, value):
+def put(bits, count, at, found, nbits, value):
     """Write a code and the bits of the value behind it; return the writer behind them.
 
     Args:
@@ -186,7 +194,7 @@ def _write_stream(tokens, codes, out):
     bits, count, at = _U(0), np.int64(0), begin
     for k in range(tokens.shape[0]):
         found = codes[tokens[k]]
-        bits, count, at = _put(bits, count, at, found, np.int64(0), np.int64(0))
+        bits, count, at = put(bits, count, at, found, np.int64(0), np.int64(0))
     return np.int64(at - begin) + (count + 7 >> 3)
 
 
@@ -206,7 +214,8 @@ def open_tiles(payload, nbytes, work, in_zigzag):
     tail = payload + np.uint64(footer)
     data = u8_at(payload, footer)
     step = np.int64(load_u16(tail + _U(8)))
-    if prepare(data, work, in_zigzag) != facts.FINE or step < 1:
+    status = prepare(data, work, in_zigzag)
+    if (status != facts.FINE and status != facts.PROGRESSIVE) or step < 1:
         return False
     head, tiles = i64_at(work, facts.HEAD_WORDS), i64_at(work + _U(space.TILES_AT), 16)
     down, across = places(head)
@@ -328,7 +337,7 @@ def sum_sizes(tiles, first, end):
 
 
 @njit(inline="always")
-def _bits_of(value):
+def bits_of(value):
     """Return how many bits say a value, behind the code that has their number, and these."""
     nbits = 64 - np.int64(leading_zeros(np.uint64(abs(value))))
     return nbits, (value - (value < 0)) & ((np.int64(1) << nbits) - 1)
@@ -337,8 +346,8 @@ def _bits_of(value):
 @kernel
 def _put_block(bits, count, at, block, difference, first_codes, codes):
     """Write a block with the codes of the file; return the writer behind it."""
-    nbits, value = _bits_of(difference)
-    bits, count, at = _put(bits, count, at, first_codes[nbits], nbits, value)
+    nbits, value = bits_of(difference)
+    bits, count, at = put(bits, count, at, first_codes[nbits], nbits, value)
     left, before, zero = find_others(block), np.int64(0), np.int64(0)
     while left:
         k = np.int64(trailing_zeros(left))
@@ -346,17 +355,17 @@ def _put_block(bits, count, at, block, difference, first_codes, codes):
         zeros = k - before - 1
         before = k
         while zeros >= 16:
-            bits, count, at = _put(bits, count, at, codes[0xF0], zero, zero)
+            bits, count, at = put(bits, count, at, codes[0xF0], zero, zero)
             zeros -= 16
-        nbits, value = _bits_of(np.int64(np.int16(load_u16(block + np.uint64(2 * k)))))
-        bits, count, at = _put(bits, count, at, codes[(zeros << 4 | nbits) & 255], nbits, value)
+        nbits, value = bits_of(np.int64(np.int16(load_u16(block + np.uint64(2 * k)))))
+        bits, count, at = put(bits, count, at, codes[(zeros << 4 | nbits) & 255], nbits, value)
     if before < 63:
-        bits, count, at = _put(bits, count, at, codes[0], zero, zero)
+        bits, count, at = put(bits, count, at, codes[0], zero, zero)
     return bits, count, at
 
 
 @kernel
-def _end_codes(bits, count, at, begin, out, end):
+def end_codes(bits, count, at, begin, out, end):
     """Write ones up to the end of a byte; copy all bytes, stuffed, to `out`; return the address behind them."""
     more = -count & 7
     if more:
@@ -381,7 +390,7 @@ def _end_codes(bits, count, at, begin, out, end):
 
 @kernel
 def restore(payload, nbytes, work, out):
-    """Give back the file of a payload.
+    """Give back the file of a payload, which is not progressive.
 
     Args:
         payload, nbytes: Address of the payload and its length, with a footer.
@@ -420,7 +429,7 @@ def restore(payload, nbytes, work, out):
         for _ in range(min(tiles[STEP], across - tile % tiles[ACROSS] * tiles[STEP])):
             if head[facts.RESTART]:
                 if left == 0:
-                    target = _end_codes(bits, count, coded, begin, target, end)
+                    target = end_codes(bits, count, coded, begin, target, end)
                     if target + _U(2) > end:
                         return False
                     store_u8(target, np.uint8(0xFF))
@@ -447,7 +456,7 @@ def restore(payload, nbytes, work, out):
                     part(codes, 256 * head[p + facts.FIRST_TABLE], 256), part(codes, 256 * head[p + facts.TABLE], 256),
                 )  # fmt: skip
                 before[c] = level
-    return _end_codes(bits, count, coded, begin, target, end) == end
+    return end_codes(bits, count, coded, begin, target, end) == end
 
 
 @kernel

@@ -18,9 +18,11 @@ from lmdbloader.kernels.codec_numbers import SEEK_ENTRY_NBYTES, SEEK_FOOTER_NBYT
 from lmdbloader.kernels.jpeg import head as facts
 from lmdbloader.kernels.jpeg import workspace as space
 from lmdbloader.kernels.jpeg.bits import MOST_BLOCKS, decode_coefficients, stuffed_position, unstuff
+from lmdbloader.kernels.jpeg.head import past_marker
+from lmdbloader.kernels.jpeg.progressive import run_scans
 from lmdbloader.kernels.jpeg.workspace import num_planned, places, prepare, set_order
 from lmdbloader.kernels.runtime.compile import kernel
-from lmdbloader.kernels.runtime.memory import i64_at, load_u8, load_u32, load_u64, store_u16, store_u64
+from lmdbloader.kernels.runtime.memory import i64_at, load_u8, load_u32, load_u64, part, store_u16, store_u64
 
 _OFFSET_BITS, _LEVEL_BITS = 25, 12
 # Pixels from one entry of a row to the next: a window's row is decoded from at most so many before it on.
@@ -28,25 +30,13 @@ _SPACING = 64
 
 
 @kernel
-def past_marker(data, at, number):
-    """Return the first coded byte after restart marker `number` (0 to 7, -1: any); -1 without such a marker."""
-    size = data.shape[0]
-    while at + 1 < size and data[at] == 0xFF and data[at + 1] == 0xFF:
-        at += 1
-    if at + 1 >= size or data[at] != 0xFF or data[at + 1] & 0xF8 != 0xD0:
-        return np.int64(-1)
-    if number >= 0 and np.int64(data[at + 1] & 7) != number:
-        return np.int64(-1)
-    return at + 2
-
-
-@kernel
 def count_entries(data, work):
-    """Return the number of entries that `scan` makes, 0 if it cannot decode the file, and the MCUs between them.
+    """Return the most entries that `scan` makes, 0 if it cannot decode the file, and the MCUs between them.
 
     Arguments as there.
     """
-    if prepare(data, work, True) != facts.FINE:
+    status = prepare(data, work, True)
+    if status != facts.FINE and status != facts.PROGRESSIVE:
         return np.int64(0), np.int64(1)
     head = i64_at(work, facts.HEAD_WORDS)
     down, across = places(head)
@@ -66,6 +56,8 @@ def count_blocks(work):
 def scan(data, step, work, entries, blocks):
     """Decode all coefficients of a file, and note the start of each row of MCUs and of every few MCUs in it.
 
+    A progressive file has no such entries, and needs blocks.
+
     Args:
         data: uint8, the file.
         step: MCUs between entries along a row.
@@ -80,6 +72,10 @@ def scan(data, step, work, entries, blocks):
     """
     status = prepare(data, work, True)
     head = i64_at(work, facts.HEAD_WORDS)
+    if status == facts.PROGRESSIVE:
+        fine = blocks != 0 and run_scans(data, work, np.uint64(blocks), part(entries, 0, 0)) == 0
+        status = facts.FINE if fine else facts.UNSUPPORTED
+        return status, np.int64(0), head[facts.HEIGHT], head[facts.WIDTH], head[facts.COMPONENTS]
     if status != facts.FINE and status != facts.CODES_ONLY:
         return status, np.int64(0), np.int64(0), np.int64(0), np.int64(0)
     has_entries = status == facts.FINE
@@ -150,7 +146,8 @@ def scan(data, step, work, entries, blocks):
             restarts += 1
             if at < 0:
                 return facts.DAMAGED, number, shape[0], shape[1], shape[2]
-    head[facts.END] = at
+    scans = i64_at(work + np.uint64(space.SCANS_AT), 3)
+    scans[0], scans[1], scans[2] = 1, head[facts.SCAN], at
     while at + 1 < size and data[at] == 0xFF and data[at + 1] == 0xFF:
         at += 1
     # Bytes that belong to nothing at one place alone are what damage leaves.

@@ -138,6 +138,24 @@ def find_others(typing_context, block):
     return types.uint64(types.uint64), generate
 
 
+@intrinsic
+def find_large(typing_context, block, least):
+    """Return a uint64 with a bit for each of 64 int16 at a uint64 address whose magnitude is at least so much."""
+
+    def generate(context, builder, signature, arguments):
+        kind = ir.VectorType(ir.IntType(16), 64)
+        loaded = builder.load(builder.inttoptr(arguments[0], kind.as_pointer()), align=2)
+        negative = builder.icmp_signed("<", loaded, ir.Constant(kind, None))
+        size = builder.select(negative, builder.neg(loaded), loaded)
+        one = builder.insert_element(
+            ir.Constant(kind, None), builder.trunc(arguments[1], ir.IntType(16)), ir.IntType(32)(0)
+        )
+        bound = builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(ir.IntType(32), 64), None))
+        return builder.bitcast(builder.icmp_unsigned(">=", size, bound), ir.IntType(64))
+
+    return types.uint64(types.uint64, types.int64), generate
+
+
 @kernel
 def put_block(block, difference, out, n):
     """Write the tokens of a block.

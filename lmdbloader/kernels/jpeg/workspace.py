@@ -19,17 +19,22 @@ OF, BY_FIRST, BY, SCALE, DOWN_AT, ACROSS_AT, BLOCK, STATE, LEVEL, PLANNED = rang
 # stuffing, lines and planes.
 _QUANTISATION_AT = 8 * facts.HEAD_WORDS + 8
 _SCALES_AT = _QUANTISATION_AT + 4 * facts.QUANTISATION_WORDS
-_TABLES_AT = _SCALES_AT + 2 * facts.QUANTISATION_WORDS
-ORDER_AT = _TABLES_AT + 4 * facts.TABLES_WORDS
+TABLES_AT = _SCALES_AT + 2 * facts.QUANTISATION_WORDS
+ORDER_AT = TABLES_AT + 4 * facts.TABLES_WORDS
 BLOCK_AT = (ORDER_AT + 4 * ORDERED + 63) // 64 * 64
 # Blocks, each with room for the coefficients that `decode_coefficients` writes outside of one.
 _BLOCK_STEP = 192
 PLAN_AT = BLOCK_AT + MOST_BLOCKS * _BLOCK_STEP
 LEVELS_AT = PLAN_AT + 8 * MOST_BLOCKS * PLANNED
 TARGETS_AT = LEVELS_AT + 3 * 8
+# Of a file that was scanned: the number of its scans, where their coded bytes begin and end, and the lowest known bit
+# of each coefficient of a component. Libjpeg writes ten scans; more than these would only take time.
+MOST_SCANS = 100
+SCANS_AT = TARGETS_AT + 3 * 8
+KNOWN_AT = SCANS_AT + 8 * (3 + 2 * MOST_SCANS)
 # Of a recoded file: facts of its tiles, lengths of its codes, the codes of the file, room to make codes, jobs, offsets
 # of coefficients, tables and blocks. Tiles are decoded several at once, as many as fit, with their jobs.
-TILES_AT = TARGETS_AT + 3 * 8
+TILES_AT = KNOWN_AT + 8 * 3 * 64
 LENGTHS_AT = TILES_AT + 8 * 16
 CODES_OF_FILE_AT = LENGTHS_AT + (CODES * NUM_TOKENS + 7) // 8 * 8
 CODE_ROOM_AT = CODES_OF_FILE_AT + 8 * 256 * NUM_TABLES
@@ -54,11 +59,11 @@ def jpeg_room(nbytes, height, width):
 
 
 @kernel
-def _views(work):
+def views(work):
     """Return the arrays at the beginning of the scratch: head, quantisation, tables, order."""
     head = i64_at(work, facts.HEAD_WORDS)
     quantisation = i32_at(work + np.uint64(_QUANTISATION_AT), facts.QUANTISATION_WORDS)
-    tables = i32_at(work + np.uint64(_TABLES_AT), facts.TABLES_WORDS)
+    tables = i32_at(work + np.uint64(TABLES_AT), facts.TABLES_WORDS)
     order = i32_at(work + np.uint64(ORDER_AT), ORDERED)
     return head, quantisation, tables, order
 
@@ -66,18 +71,18 @@ def _views(work):
 @kernel
 def set_order(work, in_zigzag):
     """Set where `decode_coefficients` writes the coefficients of a block."""
-    order = _views(work)[3]
+    order = views(work)[3]
     for k in range(ORDERED):
         order[k] = 128 if k >= 64 else 2 * k if in_zigzag else 2 * ZIGZAG[k]
 
 
 @kernel
 def prepare(data, work, needs_tables):
-    """Read the head of a file into the scratch; return FINE, DAMAGED, UNSUPPORTED or CODES_ONLY.
+    """Read the head of a file into the scratch; return FINE, DAMAGED, UNSUPPORTED, CODES_ONLY or PROGRESSIVE.
 
     needs_tables: Whether Huffman tables are made.
     """
-    head, quantisation, tables, _ = _views(work)
+    head, quantisation, tables, _ = views(work)
     status = read_head(data, head, quantisation, tables, needs_tables)
     set_order(work, False)
     scales = u16_at(work + np.uint64(_SCALES_AT), facts.QUANTISATION_WORDS)
@@ -87,7 +92,7 @@ def prepare(data, work, needs_tables):
     blocks = i64_at(work + np.uint64(BLOCK_AT), MOST_BLOCKS * _BLOCK_STEP // 8)
     for k in range(blocks.shape[0]):
         blocks[k] = 0
-    if status != facts.FINE and status != facts.CODES_ONLY:
+    if status == facts.DAMAGED or status == facts.UNSUPPORTED:
         return status
     plan = i64_at(work + np.uint64(PLAN_AT), MOST_BLOCKS * PLANNED)
     b = 0
@@ -96,8 +101,8 @@ def prepare(data, work, needs_tables):
         for y in range(head[p + facts.DOWN]):
             for x in range(head[p + facts.ACROSS]):
                 plan[b + OF] = c
-                plan[b + BY_FIRST] = work + np.uint64(_TABLES_AT + 4 * TABLE_WORDS * head[p + facts.FIRST_TABLE])
-                plan[b + BY] = work + np.uint64(_TABLES_AT + 4 * TABLE_WORDS * head[p + facts.TABLE])
+                plan[b + BY_FIRST] = work + np.uint64(TABLES_AT + 4 * TABLE_WORDS * head[p + facts.FIRST_TABLE])
+                plan[b + BY] = work + np.uint64(TABLES_AT + 4 * TABLE_WORDS * head[p + facts.TABLE])
                 plan[b + SCALE] = work + np.uint64(_SCALES_AT + 128 * head[p + facts.QUANTISATION])
                 plan[b + DOWN_AT], plan[b + ACROSS_AT] = y, x
                 plan[b + BLOCK] = work + np.uint64(BLOCK_AT + b // PLANNED * _BLOCK_STEP)
@@ -108,7 +113,7 @@ def prepare(data, work, needs_tables):
 @kernel
 def codes_of_file(work):
     """Find the codes of the file that was prepared: 256 int64 for each table, see `codes_of_table`."""
-    tables = _views(work)[2]
+    tables = views(work)[2]
     codes = i64_at(work + np.uint64(CODES_OF_FILE_AT), 256 * NUM_TABLES)
     for k in range(NUM_TABLES):
         codes_of_table(part(tables, k * TABLE_WORDS, TABLE_WORDS), part(codes, 256 * k, 256))
