@@ -20,14 +20,15 @@ from lmdbloader.store import Work
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of JPEG files, one of them turned, and a PNG file of more than one tile."""
+    """A folder of JPEG files, one of them turned, one progressive, and a PNG file of more than one tile."""
     folder = tmp_path_factory.mktemp("recoding") / "photos"
     folder.mkdir()
     exif = Image.Exif()
     exif[0x0112] = 6
     for name in ("astronaut", "coffee", "chelsea"):
         photograph = Image.fromarray(getattr(skimage.data, name)())
-        photograph.save(folder / f"{name}.jpg", quality=92, exif=exif if name == "coffee" else Image.Exif())
+        kind = {"coffee": {"exif": exif, "progressive": True}, "chelsea": {"progressive": True}}.get(name, {})
+        photograph.save(folder / f"{name}.jpg", quality=92, **kind)
     photograph.save(folder / "whole.png")
     photograph.crop((0, 0, 100, 80)).save(folder / "small.png")
     return folder

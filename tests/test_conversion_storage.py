@@ -73,20 +73,20 @@ def check_pixels(dataset: lmdbloader.LMDBDataset, src: Path) -> None:
 def test_by_default_jpegs_stay_as_they_are(src: Path, tmp_path: Path) -> None:
     dataset = convert(src, tmp_path / "out")
     assert stored_as(dataset) == {
-        "a": "jpeg", "b": "jpeg", "c": "file", "d": "file", "e": "raw", "f": "raw", "g": "jpeg",
+        "a": "jpeg", "b": "jpeg", "c": "jpeg", "d": "file", "e": "raw", "f": "raw", "g": "jpeg",
     }  # fmt: skip
     check_pixels(dataset, src)
     assert dataset[1].image.shape == (3, 160, 120)
-    for i, name in ((0, "a.jpg"), (1, "b.jpg"), (6, "g.jpg")):
+    for i, name in ((0, "a.jpg"), (1, "b.jpg"), (2, "c.jpg"), (6, "g.jpg")):
         assert unpack_jpeg(dataset.reader.stored_bytes("image", i)) == (src / name).read_bytes()
-    assert dataset.reader.stored_bytes("image", 2) == (src / "c.jpg").read_bytes()
+    assert dataset.reader.stored_bytes("image", 3) == (src / "d.jpg").read_bytes()
     assert lmdbloader.verify(tmp_path / "out").is_sound
 
 
 def test_original_keeps_all_files_without_transparency(src: Path, tmp_path: Path) -> None:
     dataset = convert(src, tmp_path / "out", write_mode="original")
     assert stored_as(dataset) == {
-        "a": "jpeg", "b": "jpeg", "c": "file", "d": "file", "e": "file", "f": "raw", "g": "jpeg",
+        "a": "jpeg", "b": "jpeg", "c": "jpeg", "d": "file", "e": "file", "f": "raw", "g": "jpeg",
     }  # fmt: skip
     check_pixels(dataset, src)
 

@@ -129,7 +129,7 @@ def zoo() -> dict[str, bytes]:
     }
 
 
-UNKNOWN = {"progressive", "kept as RGB", "CMYK", "4:1:1", "cut short"}
+UNKNOWN = {"kept as RGB", "CMYK", "4:1:1", "cut short"}
 
 
 @pytest.mark.parametrize("name", zoo())
@@ -140,6 +140,9 @@ def test_odd_files_come_back_or_are_left_to_others(name: str) -> None:
     if payload is not None:
         assert unpack_jpeg(payload) == file
         with_table = recoded(file, fast=False)
+        if name == "progressive":
+            assert with_table is None  # see test_jpeg_progressive
+            return
         assert with_table is not None
         assert len(payload) <= len(with_table)
         with Image.open(io.BytesIO(file)) as image:
@@ -147,7 +150,7 @@ def test_odd_files_come_back_or_are_left_to_others(name: str) -> None:
         np.testing.assert_array_equal(decoded(payload, shape, window), decoded(with_table, shape, window))
 
 
-@pytest.mark.parametrize("options", [{}, {"subsampling": 0}, {"quality": 30, "restart_marker_rows": 1}, {"grey": 1}])
+@pytest.mark.parametrize("options", [{}, {"subsampling": 0}, {"quality": 30, "restart_marker_rows": 1}, {"grey": 1}, {"progressive": 1}])
 def test_the_documented_decoder_finds_the_same_coefficients(options: dict[str, Any]) -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     (block,) = (block for block in blocks if "def decode_coefficients" in block)

@@ -18,9 +18,10 @@ from lmdbloader.conversion.combining import Combined, Part, Recipe, chosen_field
 from lmdbloader.conversion.destination import new_folder
 from lmdbloader.conversion.options import check_value
 from lmdbloader.errors import OptionError
-from lmdbloader.format.codecs import Payloads, encode_image, holds_pixels, join, pack_jpeg, unpack_jpeg
+from lmdbloader.format.codecs import Payloads, encode_image, holds_pixels, join, pack_file, pack_jpeg, unpack_jpeg
 from lmdbloader.format.jpeg_payload import find_orientation
-from lmdbloader.format.layout import CODEC_JPEG, TILE_SIZE, undecided
+from lmdbloader.format.layout import CODEC_FILE, CODEC_JPEG, TILE_SIZE, undecided
+from lmdbloader.images.decode import is_jpeg, read_header
 from lmdbloader.store import Chunk
 
 I64 = npt.NDArray[np.int64]
@@ -46,6 +47,7 @@ def recode(
         dataset: A path, or an LMDBDataset.
         out: The new dataset. One that was made of the same samples by the same call is left as it is.
         jpeg_code: "fast" recodes JPEGs so that they decode faster, "file" restores their files; None leaves them.
+            Progressive JPEGs are stored as plain files with "file".
         codec: Of images that are stored as pixels: "raw", "lz4" or "delta"; None leaves them. Files and masks keep
             theirs.
         overwrite: Replace an existing dataset, once the new one is complete.
@@ -116,12 +118,22 @@ def _recoded(
         found = None
         if codec is not None and is_pixels[k]:
             found = encode_image(part.reader.read_image(name, int(rows[k])).transpose(1, 2, 0), codec, tile_size)
-        elif jpeg_code is not None and payloads.codec[k] == CODEC_JPEG:
-            fast, nbytes = jpeg_code == "fast", int(payloads.raw_nbytes[k])
-            found = pack_jpeg(unpack_jpeg(stored.data), find_orientation(stored.data), nbytes, fast=fast)
+        elif jpeg_code is not None:
+            found = _recoded_jpeg(stored.data, int(payloads.codec[k]), int(payloads.raw_nbytes[k]), jpeg_code == "fast")
         return found or _of_one(payloads, k, stored)
 
     return join(list(pool.map(one, range(len(rows)))))
+
+
+def _recoded_jpeg(stored: memoryview, codec: int, raw_nbytes: int, fast: bool) -> Payloads | None:
+    """Return the payload of a JPEG with another code; None if it is no JPEG, or has no other one."""
+    if codec == CODEC_JPEG:
+        file = unpack_jpeg(stored)
+        found = pack_jpeg(file, find_orientation(stored), raw_nbytes, fast=fast)
+        return found or (None if fast else pack_file(file, raw_nbytes))  # a progressive one
+    if codec == CODEC_FILE and fast and is_jpeg(stored):
+        return pack_jpeg(bytes(stored), read_header(stored, "an image").orientation, raw_nbytes, fast=True)
+    return None
 
 
 def _of_one(payloads: Payloads, k: int, stored: npt.NDArray[np.uint8]) -> Payloads:

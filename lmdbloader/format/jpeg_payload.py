@@ -24,6 +24,8 @@ _FOOTER = struct.Struct("<IIHBx4s")
 _SLACK = 1 << 16
 # Files of more blocks, of about 90 megapixels, are not recoded: it takes 128 bytes for each.
 _MOST_BLOCKS = 1 << 21
+# A progressive file whose payload has more times as many bytes is not recoded.
+_MOST_RATIO = 2
 
 
 def pack(data: bytes, orientation: int, *, fast: bool) -> tuple[U8, int] | None:
@@ -54,8 +56,9 @@ def pack(data: bytes, orientation: int, *, fast: bool) -> tuple[U8, int] | None:
     if status:
         return None
     nbytes = height * width * components
-    most = len(data) + table.size + (0 if number else len(data) // 2)
-    if fast and (recoded := _recode(data, orientation, blocks, tokens, work, most)) is not None:
+    # A progressive file is shorter than our code; one that is much shorter is nearly empty.
+    wanted, most = (len(data), len(data) + table.size) if number else (_MOST_RATIO * len(data),) * 2
+    if fast and (recoded := _recode(data, orientation, blocks, tokens, work, wanted, most)) is not None:
         return recoded, nbytes
     if not number:
         return None
@@ -64,13 +67,16 @@ def pack(data: bytes, orientation: int, *, fast: bool) -> tuple[U8, int] | None:
     return np.concatenate([source, table, np.frombuffer(footer, np.uint8)]), nbytes
 
 
-def _recode(data: bytes, orientation: int, blocks: U16, tokens: U16, work: U8, most: int) -> U8 | None:
-    """Return the recoded payload of a file; None if it is longer than `most`, or does not give it back."""
+def _recode(data: bytes, orientation: int, blocks: U16, tokens: U16, work: U8, wanted: int, most: int) -> U8 | None:
+    """Return the recoded payload of a file; None if it is longer than `most`, or does not give it back.
+
+    wanted: Bytes from which on wider tiles are tried.
+    """
     out = np.empty(most + _SLACK, np.uint8)
     source, at = np.frombuffer(data, np.uint8), work.ctypes.data
     for widening in (1, 2):  # wider tiles take fewer bytes
         nbytes, behind, step = entries.encode_tokens(source, blocks.ctypes.data, at, widening, tokens, out)
-        if 0 <= nbytes <= len(data):
+        if 0 <= nbytes <= wanted:
             break
     if not 0 <= nbytes <= most:
         return None

@@ -82,7 +82,7 @@ def pack_lengths(lengths, out):
                 zeros += 1
             first = np.int64(lengths[s])
             if zeros >= 16:
-                zeros = zeros // 16 * 16
+                zeros = min(zeros // 16, 16) * 16
                 first, second = np.int64(_MANY_ZEROS), np.int64(zeros // 16 - 1)
             elif zeros:
                 first, second = np.int64(_ZEROS), np.int64(zeros - 1)
