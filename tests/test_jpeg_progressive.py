@@ -255,7 +255,8 @@ def test_a_file_made_by_hand() -> None:
     # DC 5 and 3 above the lowest bit: 5 has 3 bits, the difference -2 two; then the lowest bits, 0 and 0.
     file = head + tables + scan(0, 0, 0, 1, "01 101  00 01") + scan(0, 0, 1, 0, "0 0")
     # AC above the lowest bit: past a zero -1, 1, past 36 zeros (sixteen twice, then four) 2; and an end of two blocks.
-    tables = segment(0xC4, b"\x10" + bytes([0, 2, 3, 1, 1] + 11 * [0]) + bytes([0x11, 0x01, 0xF0, 0x42, 0x00, 0x10, 0xA1]))
+    symbols = bytes([0x11, 0x01, 0xF0, 0x42, 0x00, 0x10, 0xA1])
+    tables = segment(0xC4, b"\x10" + bytes([0, 2, 3, 1, 1] + 11 * [0]) + symbols)
     # 11: 00, 01: 01, F0: 100, 42: 101, 00: 110, 10: 1110, A1: 11110
     file += tables + scan(1, 63, 0, 1, "00 0  01 1  100 100 101 10  1110 0")
     # Their lowest bits: 1 of -3, 0 of 2, 1 of 5 behind the end of the first block; in the second one, 1 past 58 zeros.

@@ -150,7 +150,9 @@ def test_odd_files_come_back_or_are_left_to_others(name: str) -> None:
         np.testing.assert_array_equal(decoded(payload, shape, window), decoded(with_table, shape, window))
 
 
-@pytest.mark.parametrize("options", [{}, {"subsampling": 0}, {"quality": 30, "restart_marker_rows": 1}, {"grey": 1}, {"progressive": 1}])
+@pytest.mark.parametrize(
+    "options", [{}, {"subsampling": 0}, {"quality": 30, "restart_marker_rows": 1}, {"grey": 1}, {"progressive": 1}]
+)
 def test_the_documented_decoder_finds_the_same_coefficients(options: dict[str, Any]) -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     (block,) = (block for block in blocks if "def decode_coefficients" in block)

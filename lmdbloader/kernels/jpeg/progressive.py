@@ -347,7 +347,7 @@ def _write_scan(work, blocks, scan, out, num):
     plan, planned = i64_at(work + _U(space.PLAN_AT), MOST_BLOCKS * space.PLANNED), num_planned(head) // space.PLANNED
     levels, begin = i64_at(work + _U(space.LEVELS_AT), 3), work + _U(space.FIXED_NBYTES)
     all_codes = codes_of_file(work)
-    chosen, first, last, high, low = scan
+    chosen, first, _, high, low = scan
     total, wide = _count_units(head, chosen)
     across = places(head)[1]
     target, limit = np.uint64(out.ctypes.data + num), np.uint64(out.ctypes.data + out.shape[0])
