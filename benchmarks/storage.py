@@ -213,14 +213,16 @@ def within_limits(folder: Path, seconds: float, ffcv: Ffcv | None) -> dict[str, 
     return found
 
 
-def jpegs(folder: Path, count: int, seconds: float, turns: int, ffcv: Ffcv | None) -> dict[str, list[float]]:
+def jpegs(
+    folder: Path, count: int, seconds: float, turns: int, ffcv: Ffcv | None, *, progressive: bool
+) -> dict[str, list[float]]:
     """Return for each question the figure of JPEG files as they are and of recoded ones, medians, and their ratio.
 
     FFCV's, if there is one, is the fourth; it encodes the pixels of the files again, with their quality.
 
     Conversions use all cores and count images a second; crops count images a second of processor time, in one thread.
     """
-    make_jpegs(folder / "jpegs", count)
+    make_jpegs(folder / "jpegs", count, progressive=progressive)
     nbytes = sum(path.stat().st_size for path in (folder / "jpegs").rglob("*.jpg"))
     found: dict[str, list[list[float]]] = {}
     for _ in range(turns):
@@ -333,10 +335,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             header = ["Loader, pairs/s", *CODECS, *["FFCV"] * (ffcv is not None), "delta of lz4"]
             yield "Little memory, slow disks", limited, table(header, rows, markdown=options.markdown)
 
-        figures = jpegs(folder, 5 * count, seconds, 1 if options.quick else 9, ffcv)
-        rows = [[name, *map(shown, [*found[:2], *found[3:]]), f"{found[2]:.2f}"] for name, found in figures.items()]
-        header = ["", *JPEG_CODES, *["FFCV"] * (ffcv is not None), "ratio"]
-        yield "JPEG files", figures, table(header, rows, markdown=options.markdown)
+        for title, progressive in (("JPEG files", False), ("Progressive JPEG files", True)):
+            also = None if progressive else ffcv
+            figures = jpegs(
+                folder / title, 5 * count, seconds, 1 if options.quick else 9, also, progressive=progressive
+            )
+            rows = [[name, *map(shown, [*f[:2], *f[3:]]), f"{f[2]:.2f}"] for name, f in figures.items()]
+            header = ["", *JPEG_CODES, *["FFCV"] * (also is not None), "ratio"]
+            yield title, figures, table(header, rows, markdown=options.markdown)
 
     gc.disable()
     print_sections(run, "Codecs of pixels, medians", options)

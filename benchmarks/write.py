@@ -88,7 +88,7 @@ def cut_arrays(count: int, size: int = 96) -> list[U8]:
     return pieces
 
 
-def make_jpegs(root: Path, count: int, width: int = 500, height: int = 375) -> None:
+def make_jpegs(root: Path, count: int, width: int = 500, height: int = 375, *, progressive: bool = False) -> None:
     """Write JPEG files of pieces of photographs, in two class folders."""
     images, rng = photographs(), np.random.default_rng(0)
     for number in range(count):
@@ -97,7 +97,8 @@ def make_jpegs(root: Path, count: int, width: int = 500, height: int = 375) -> N
         piece = np.roll(image, shifts, (0, 1))[:height, :width]
         folder = root / ("even", "odd")[number % 2]
         folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.ascontiguousarray(piece)).save(folder / f"{number:05}.jpg", quality=92)
+        file = folder / f"{number:05}.jpg"
+        Image.fromarray(np.ascontiguousarray(piece)).save(file, quality=92, progressive=progressive)
 
 
 def put_by_hand(arrays: Sequence[U8], folder: Path) -> None:

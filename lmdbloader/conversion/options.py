@@ -208,8 +208,8 @@ class ConvertOptions:
         None,
         STORE,
         "how JPEGs are stored, without loss in both cases. fast (default): recoded, so that they decode faster; only "
-        "lmdbloader reads them, and extract restores the files byte for byte. file: the file and a table for crops, "
-        "which other programs can open",
+        "lmdbloader reads them, and extract restores the files byte for byte. file: the file and, unless it is "
+        "progressive, a table for crops, which other programs can open",
     )
     compress_probability: float | None = opt(
         None,
