@@ -268,6 +268,15 @@ def test_a_file_made_by_hand() -> None:
     check(file, [(2, 5, 3, 12)])
 
 
+def test_the_end_of_several_blocks_is_damage_in_a_baseline_file() -> None:
+    head = b"\xff\xd8" + segment(0xDB, b"\0" + bytes([1] * 64)) + segment(0xC0, bytes([8, 0, 8, 0, 8, 1, 1, 0x11, 0]))
+    head += segment(0xC4, b"\0" + bytes([1] + 15 * [0]) + b"\0")
+    head += segment(0xC4, b"\x10" + bytes([0, 3, 1] + 13 * [0]) + bytes([0xF0, 0xD1, 0x10, 0x00]))
+    for bits, is_sound in (("0 00 00 00 01 1 110", True), ("0 00 00 00 01 1 10", False), ("0 10", False)):
+        file = head + header(b"\1", 0, 63, 0, 0) + coded(bits.replace(" ", "")) + b"\xff\xd9"
+        assert (jpeg_payload.pack(file, 1, fast=True) is not None) == is_sound
+
+
 def scan_bounds(file: bytes) -> list[int]:
     """Return where scans begin, with the tables before them, and where the last one ends."""
     at, begin = 2, 0
