@@ -213,16 +213,14 @@ def within_limits(folder: Path, seconds: float, ffcv: Ffcv | None) -> dict[str, 
     return found
 
 
-def jpegs(
-    folder: Path, count: int, seconds: float, turns: int, ffcv: Ffcv | None, *, progressive: bool
-) -> dict[str, list[float]]:
+def jpegs(folder: Path, count: int, seconds: float, turns: int, ffcv: Ffcv | None) -> dict[str, list[float]]:
     """Return for each question the figure of JPEG files as they are and of recoded ones, medians, and their ratio.
 
     FFCV's, if there is one, is the fourth; it encodes the pixels of the files again, with their quality.
 
     Conversions use all cores and count images a second; crops count images a second of processor time, in one thread.
     """
-    make_jpegs(folder / "jpegs", count, progressive=progressive)
+    make_jpegs(folder / "jpegs", count)
     nbytes = sum(path.stat().st_size for path in (folder / "jpegs").rglob("*.jpg"))
     found: dict[str, list[list[float]]] = {}
     for _ in range(turns):
@@ -281,6 +279,34 @@ def shown(figure: float | None) -> str:
     return "" if figure is None else f"{figure:.3f}" if figure < 2 else f"{figure:,.0f}"
 
 
+def progressive_jpegs(folder: Path, count: int, turns: int) -> dict[str, list[float]]:
+    """Return the same of progressive files, with batches of 64: a turn is an epoch, as libjpeg decodes them slowly."""
+    make_jpegs(folder / "progressive", count, progressive=True)
+    nbytes = sum(path.stat().st_size for path in (folder / "progressive").rglob("*.jpg"))
+    speeds: dict[str, dict[str, list[float]]] = {}
+    sizes = {}
+    for turn in range(turns):
+        for code in JPEG_CODES[:: 1 if turn % 2 else -1]:
+            out, began = folder / f"progressive-{code}", time.perf_counter()
+            lmdbloader.convert(folder / "progressive", out, jpeg_code=code, overwrite=True, restart=True)
+            speeds.setdefault("converting", {}).setdefault(code, []).append(count / (time.perf_counter() - began))
+            dataset = LMDBDataset(out)
+            sizes[code] = int(dataset.reader.index.columns["image.stored_nbytes"].sum(dtype=np.int64)) / nbytes
+            for side in (224, 112):
+                transforms = [RandomResizedCrop(side), RandomHorizontalFlip()]
+                loader = Loader(dataset, 64, shuffle=True, num_threads=1, transforms=transforms)
+                cpu = time.process_time()
+                images = sum(len(batch[0]) for batch in loader)
+                cpu = time.process_time() - cpu
+                speeds.setdefault(f"crops to {side}", {}).setdefault(code, []).append(images / cpu)
+                loader.close()
+    figures = {"bytes, of those of the files": [sizes["file"], sizes["fast"], sizes["fast"] / sizes["file"]]}
+    for name, found in speeds.items():
+        ratio = statistics.median(b / a for a, b in zip(found["file"], found["fast"], strict=True))
+        figures[name] = [statistics.median(found["file"]), statistics.median(found["fast"]), ratio]
+    return figures
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and print a table for each question."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -335,11 +361,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             header = ["Loader, pairs/s", *CODECS, *["FFCV"] * (ffcv is not None), "delta of lz4"]
             yield "Little memory, slow disks", limited, table(header, rows, markdown=options.markdown)
 
-        for title, progressive in (("JPEG files", False), ("Progressive JPEG files", True)):
-            also = None if progressive else ffcv
-            figures = jpegs(
-                folder / title, 5 * count, seconds, 1 if options.quick else 9, also, progressive=progressive
-            )
+        turns = 1 if options.quick else 9
+        for title, also, figures in (
+            ("JPEG files", ffcv, jpegs(folder, 5 * count, seconds, turns, ffcv)),
+            ("Progressive JPEG files", None, progressive_jpegs(folder, count, turns)),
+        ):
             rows = [[name, *map(shown, [*f[:2], *f[3:]]), f"{f[2]:.2f}"] for name, f in figures.items()]
             header = ["", *JPEG_CODES, *["FFCV"] * (also is not None), "ratio"]
             yield title, figures, table(header, rows, markdown=options.markdown)
