@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.base import clock_words
+from lmdbloader.base import clock_words, system
 from lmdbloader.base.stage_times import Clock, Stopwatch
 from lmdbloader.batch.batcher import Batcher, Begun
 from lmdbloader.batch.pipeline import Output
 from lmdbloader.batch.turns import needs_turn, running
 from lmdbloader.errors import CorruptError, OptionError, WorkerError
-from lmdbloader.loader.orders import EpochOrder, RankPositions
+from lmdbloader.loader.orders import EpochOrder, RankPositions, Windows
 from lmdbloader.loader.state import Place
 from lmdbloader.loader.threads import Job, Threads
 from lmdbloader.transforms.functions import described
@@ -119,6 +119,8 @@ class EpochReadahead:
         self._num_requested = 0
         self._is_cold = False
         self._windows = order.windows(positions)
+        if self._windows and not self._readahead.streams and not _fits(self._windows, mean_nbytes):
+            self._windows = None
         # Windows are waited for in their order; those before this one are in memory.
         self._num_loaded = 0
         self._tickets: list[Ticket | None] = []
@@ -221,6 +223,19 @@ class EpochReadahead:
         if few:
             positions = np.ascontiguousarray(positions[:: -(-len(positions) // _LOOKED_AT)])
         return self._rows_of(self._order.samples(positions))
+
+
+def _fits(windows: Windows, mean_nbytes: float) -> bool:
+    """Return whether all windows that are in use at a time, and those that come next, fit into the free memory.
+
+    Otherwise they would have left it again before they are used.
+    """
+    free, middle = system.free_memory(), len(windows.begins) // 2
+    if free is None or not middle:
+        return True
+    num_over = np.searchsorted(np.sort(windows.ends), windows.begins, "right")
+    most = int((np.arange(1, len(num_over) + 1) - num_over).max()) + windows.ahead
+    return most * mean_nbytes * len(windows.samples(middle, middle + 1)) <= free
 
 
 def _is_cut_from_large(reader: Reader, output: Output) -> bool:

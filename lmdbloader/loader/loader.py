@@ -41,6 +41,7 @@ from lmdbloader.loader.options import (
     resolve_pin_memory,
     resolve_shard,
     seed_for,
+    suitable_io,
 )
 from lmdbloader.loader.orders import Layout, Share, described
 from lmdbloader.loader.state import Coming, Place, epoch_in, identity, place_of, state_of
@@ -202,7 +203,8 @@ class Loader(DataLoader[Any]):
                 torch.distributed whenever an iteration begins, so processes may be started after the loader was made.
             resolution: A schedule of sizes, from small ones to that of the transforms; see `set_resolution`.
             io: "mmap" reads through a memory map; "pread" reads copies, which costs some speed and avoids the map's
-                rare risks (see docs/reference/memory-map.md). By default as the dataset was opened.
+                rare risks (see docs/reference/memory-map.md). By default as the dataset was opened, but "pread" if it
+                is larger than the free memory: from the disk this is faster.
             verify: Whether to verify every payload's checksum before it is used.
             on_corrupt: "raise" ends the iteration with CorruptError at a damaged sample; "skip" leaves it out of its
                 batch, logs it and lists it in `corrupt`.
@@ -281,6 +283,7 @@ class Loader(DataLoader[Any]):
         names = None if functions or dataset.has_own_transform else tuple(dataset.fields)
         self._form = dataset._form if as_ is None else check_form(as_, names)
         self._verify = verify
+        io = suitable_io(dataset) if io is None else io
         self._read_from = dataset if io is None else dataset.with_io(io)
         self._schedule = check_schedule(resolution)
         self._size: tuple[int, int] | None = None

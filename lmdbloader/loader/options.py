@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from lmdbloader.base import system
 from lmdbloader.base.arguments import flag, shown, whole
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.pipeline import check_seed
@@ -22,6 +23,7 @@ from lmdbloader.transforms.functions import described
 if TYPE_CHECKING:
     from lmdbloader.loader.mixtures import Mixture
     from lmdbloader.loader.quasi_random import Order
+    from lmdbloader.store import IO
     from lmdbloader.transforms.resolution import ProgressiveResize
 
     # Sample numbers, as a list, or a function that returns the list of an epoch.
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 # Samples of a batch, or batches: far more than any memory holds, and their products still fit 64 bits.
 _MOST = 2**31 - 1
+_PROBED_PLACES = 16
 Shard = tuple[int, int] | Literal["auto"] | None
 
 
@@ -203,6 +206,21 @@ def check_shard(shard: Any) -> Shard:
     if rank >= world_size:
         raise OptionError(f"shard={shown(shard)}: {expected}")
     return rank, world_size
+
+
+def suitable_io(dataset: LMDBDataset) -> IO | None:
+    """Return "pread" if the samples are neither in memory nor fit into what is free of it; else None.
+
+    With too little memory, random order through a map reads up to twice as many bytes from the disk.
+    """
+    reader = dataset.reader
+    file, free = reader.data_file, system.free_memory()
+    if file.remote is not None or free is None:
+        return None
+    share = min(len(dataset) / max(len(reader), 1), 1)
+    places = (file.nbytes * (2 * k + 1) // (2 * _PROBED_PLACES) for k in range(_PROBED_PLACES))
+    # Of a dataset in /dev/shm, and of one that the system has kept, all pages are in memory.
+    return None if file.nbytes * share <= free or all(map(file.is_cached, places)) else "pread"
 
 
 def resolve_shard(shard: Shard) -> tuple[int, int]:

@@ -17,14 +17,17 @@ if sys.platform != "win32":
     import resource
 
 __all__ = [
-    "QUEUES_NEED_FILES", "address_limit", "allowed_cores", "boot_id", "cores_of_parent", "group_folders",
-    "load_average", "may_stay_open", "process_seconds", "quota_cores", "read_text", "sizes_of", "start_of",
+    "QUEUES_NEED_FILES", "address_limit", "allowed_cores", "boot_id", "cores_of_parent", "free_memory", "group_folders",
+    "load_average", "may_stay_open", "memory_limits", "memory_sizes", "process_seconds", "quota_cores", "read_text",
+    "sizes_of", "start_of",
 ]  # fmt: skip
 
 ROOT = Path("/")
 # Whether queues between processes take room in /dev/shm.
 QUEUES_NEED_FILES = sys.platform == "linux"
 _MACOS_OPEN_MAX = 10_240
+# Version 1 of the control groups has no word for "no limit", but the largest number of whole pages.
+_NO_LIMIT = 2**60
 
 
 def read_text(path: Path) -> str:
@@ -98,6 +101,52 @@ def _quota(folder: Path) -> int | None:
     except ValueError:  # "max", or not a pair of numbers
         return None
     return -(-quota // period) if quota > 0 and period > 0 else None
+
+
+def memory_sizes(root: Path = ROOT) -> tuple[int, int]:
+    """Return the bytes of the machine's memory, and those that are available without swapping; 0 if unknown.
+
+    The available bytes include page cache that the system would drop.
+    """
+    found = {}
+    for line in read_text(root / "proc" / "meminfo").splitlines():
+        name, _, value = line.partition(":")
+        words = value.split()
+        if words and words[0].isdecimal():
+            found[name] = int(words[0]) * 1024
+    return found.get("MemTotal", 0), found.get("MemAvailable", found.get("MemFree", 0) + found.get("Cached", 0))
+
+
+def memory_limits(root: Path = ROOT) -> list[tuple[int, int]]:
+    """Return the limits of the process's control groups, and the bytes left below each, with droppable page cache."""
+    total, _ = memory_sizes(root)
+    found = [limit for folder in group_folders("memory", root) if (limit := _memory_limit(folder)) is not None]
+    return [limit for limit in found if not total or limit[0] < total]  # one beyond the machine's memory is none
+
+
+def free_memory(root: Path = ROOT) -> int | None:
+    """Return the bytes that this process may still take, droppable page cache included; None if unknown."""
+    sizes = [memory_sizes(root)[1], *(left for _, left in memory_limits(root))]
+    return min(sizes) if sizes[0] else None
+
+
+def _memory_limit(folder: Path) -> tuple[int, int] | None:
+    """Return the limit of one control group and the bytes left below it; None if it sets no limit."""
+    for limit_file, usage_file, cache_names in (
+        ("memory.max", "memory.current", ("file", "shmem")),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_cache", "total_shmem")),
+    ):
+        text = read_text(folder / limit_file).strip()
+        if not text.isdecimal() or int(text) >= _NO_LIMIT:
+            continue
+        limit, used = int(text), read_text(folder / usage_file).strip()
+        lines = read_text(folder / "memory.stat").splitlines()
+        counts = dict(line.split(None, 1) for line in lines if " " in line)
+        # Files in tmpfs count as page cache, and cannot be given up.
+        cache, shared = (int(counts[name]) if counts.get(name, "").isdecimal() else 0 for name in cache_names)
+        taken = int(used) - max(0, cache - shared) if used.isdecimal() else 0
+        return limit, max(0, limit - max(0, taken))
+    return None
 
 
 def address_limit() -> int | None:

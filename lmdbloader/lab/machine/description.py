@@ -295,10 +295,6 @@ def _huge_pages(root: Path) -> str | None:
     return text.partition("[")[2].partition("]")[0] or None
 
 
-# Version 1 of the control groups has no word for "no limit", but the largest number of whole pages.
-_NO_LIMIT = 2**60
-
-
 @dataclass(frozen=True, slots=True)
 class Memory:
     """Sizes in bytes; 0 if unknown.
@@ -334,10 +330,8 @@ class Memory:
 
 def describe_memory(root: Path = _ROOT) -> Memory:
     """Return sizes of the memory."""
-    total, available = _memory_sizes(root)
-    limits = [limit for folder in system.group_folders("memory", root) if (limit := _limit(folder)) is not None]
-    # A limit beyond the machine's memory is none.
-    limits = [limit for limit in limits if not total or limit[0] < total]
+    total, available = system.memory_sizes(root)
+    limits = system.memory_limits(root)
     shm, shm_free = system.sizes_of(root / "dev" / "shm") or (None, None)
     return Memory(
         total,
@@ -348,39 +342,6 @@ def describe_memory(root: Path = _ROOT) -> Memory:
         shm_free,
         _huge_pages(root),
     )
-
-
-def _memory_sizes(root: Path) -> tuple[int, int]:
-    """Return the bytes of the machine's memory, and those that are available without swapping; 0 if unknown.
-
-    The available bytes include page cache that the system would drop.
-    """
-    found = {}
-    for line in system.read_text(root / "proc" / "meminfo").splitlines():
-        name, _, value = line.partition(":")
-        words = value.split()
-        if words and words[0].isdecimal():
-            found[name] = int(words[0]) * 1024
-    return found.get("MemTotal", 0), found.get("MemAvailable", found.get("MemFree", 0) + found.get("Cached", 0))
-
-
-def _limit(folder: Path) -> tuple[int, int] | None:
-    """Return the limit of one control group and the bytes left below it; None if it sets no limit."""
-    for limit_file, usage_file, cache_names in (
-        ("memory.max", "memory.current", ("file", "shmem")),
-        ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_cache", "total_shmem")),
-    ):
-        text = system.read_text(folder / limit_file).strip()
-        if not text.isdecimal() or int(text) >= _NO_LIMIT:
-            continue
-        limit, used = int(text), system.read_text(folder / usage_file).strip()
-        lines = system.read_text(folder / "memory.stat").splitlines()
-        counts = dict(line.split(None, 1) for line in lines if " " in line)
-        # Files in tmpfs count as page cache, and cannot be given up.
-        cache, shared = (int(counts[name]) if counts.get(name, "").isdecimal() else 0 for name in cache_names)
-        taken = int(used) - max(0, cache - shared) if used.isdecimal() else 0
-        return limit, max(0, limit - max(0, taken))
-    return None
 
 
 @dataclass(frozen=True, slots=True)
