@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Sampler
 
 import lmdbloader
 from lmdbloader.errors import OptionError
+from lmdbloader.superres.blur_kernels import FAMILIES
 
 COUNT = 20
 
@@ -36,15 +37,26 @@ class Registry(dict[str, Any]):
         self[kind.__name__] = kind
 
 
-@pytest.fixture
-def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    registry = Registry()
-    for name in ("basicsr", "basicsr.utils", "basicsr.utils.registry"):
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    sys.modules["basicsr.utils.registry"].DATASET_REGISTRY = registry  # type: ignore[attr-defined]
+def stand_in(program: str, models: str, base: str, monkeypatch: pytest.MonkeyPatch) -> Registry:
+    """Stand in for a program with its registry, sampler and models, and import the integration."""
+    registry, sampler, model = Registry(), type("EnlargedSampler", (Enlarged,), {}), type(base, (Model,), {})
+    contents: dict[str, dict[str, Any]] = {
+        "": {}, ".utils": {}, ".data": {}, ".models": {}, ".utils.registry": {"DATASET_REGISTRY": registry},
+        ".data.data_sampler": {"EnlargedSampler": sampler}, models: {base: model},
+    }  # fmt: skip
+    for name, attributes in contents.items():
+        module = types.ModuleType(program + name)
+        vars(module).update(attributes)
+        monkeypatch.setitem(sys.modules, program + name, module)
+    registry |= {"sampler": sampler, "model": model}
     monkeypatch.delitem(sys.modules, "lmdbloader.integrations.basicsr", raising=False)
     importlib.import_module("lmdbloader.integrations.basicsr")
-    yield registry
+    return registry
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
+    yield stand_in("basicsr", ".models.base_model", "BaseModel", monkeypatch)
     del sys.modules["lmdbloader.integrations.basicsr"]
 
 
@@ -64,17 +76,35 @@ def options(path: Path, **others: Any) -> dict[str, Any]:
     return {"name": "D", "type": "LmdbloaderDataset", "dataroot_gt": str(path), "scale": 2, **train, **others}
 
 
-class Enlarged(Sampler[int]):
-    """BasicSR's sampler, which gives every index several times an epoch."""
+class Enlarged(Sampler[Any]):
+    """The programs' sampler, which gives every index several times an epoch (BasicSR 8d56e3a, data/data_sampler.py)."""
 
-    def __init__(self, length: int, ratio: int) -> None:
-        self.length, self.ratio = length, ratio
+    def __init__(self, dataset: Any, num_replicas: int, rank: int, ratio: int = 1) -> None:
+        self.dataset, self.num_replicas, self.rank, self.epoch = dataset, num_replicas, rank, 0
+        self.num_samples = -(-len(dataset) * ratio // num_replicas)
+        self.total_size = self.num_samples * num_replicas
 
-    def __iter__(self) -> Iterator[int]:
-        return (int(i) % self.length for i in torch.randperm(self.length * self.ratio))
+    def __iter__(self) -> Iterator[Any]:
+        indices = torch.randperm(self.total_size, generator=torch.Generator().manual_seed(self.epoch)) % len(
+            self.dataset
+        )
+        return iter(indices[self.rank : self.total_size : self.num_replicas].tolist())
 
     def __len__(self) -> int:
-        return self.length * self.ratio
+        return self.num_samples
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+class Model:
+    """The programs' models, which get the saved state when a run resumes (BasicSR 8d56e3a, train.py:124)."""
+
+    def __init__(self, opt: Any) -> None:
+        self.opt = opt
+
+    def resume_training(self, resume_state: Any) -> None:
+        self.resumed = resume_state
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -83,9 +113,11 @@ def test_basicsr_gets_new_crops_for_repeated_indices_and_in_every_epoch(
 ) -> None:
     torch.manual_seed(0)
     dataset = registry["LmdbloaderDataset"](options(path))
-    loader = DataLoader(dataset, 4, sampler=Enlarged(len(dataset), 3), num_workers=num_workers, drop_last=True)
+    sampler = registry["sampler"](dataset, 1, 0, 3)
+    loader = DataLoader(dataset, 4, sampler=sampler, num_workers=num_workers, drop_last=True)
     seen = set()
-    for _ in range(5):
+    for epoch in range(5):
+        sampler.set_epoch(epoch)
         for batch in loader:
             assert batch["lq"].shape == (4, 3, 4, 4) and batch["gt"].shape == (4, 3, 8, 8)
             assert batch["gt"].dtype == torch.float32 and float(batch["gt"].max()) <= 1
@@ -118,6 +150,142 @@ def test_options_of_basicsr_that_are_not_here_are_errors(
 ) -> None:
     with pytest.raises(OptionError, match=line):
         registry["LmdbloaderDataset"](options(path, **others))
+
+
+@pytest.mark.parametrize(
+    ("program", "models", "base", "steps"),
+    [("basicsr", ".models.base_model", "BaseModel", {}), ("neosr", ".models.base", "base", {"accumulate": 2})],
+)
+def test_a_resumed_run_continues_with_the_next_draw_of_the_epoch(
+    program: str, models: str, base: str, steps: dict[str, int], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = stand_in(program, models, base, monkeypatch)
+    torch.manual_seed(3)
+    train = {**options(path), "batch_size" if program == "neosr" else "batch_size_per_gpu": 4, **steps}
+    opt = {"dist": True, "num_gpu": 2, "datasets": {"train": train}}
+
+    def read(first: int, state: dict[str, int] | None) -> list[bytes]:
+        dataset = registry["LmdbloaderDataset"](train)
+        sampler = registry["sampler"](dataset, 2, 1, 2)
+        model = registry["model"](opt)
+        if state is not None:
+            model.resume_training(state)
+            assert model.resumed is state
+        loader = DataLoader(dataset, 4, sampler=sampler, drop_last=True)
+        found: list[bytes] = []
+        for epoch in range(first, 3):
+            iter(loader)  # the prefetchers begin before the epoch is set
+            sampler.set_epoch(epoch)
+            found += [batch["gt"].numpy().tobytes() for batch in loader]
+        return found
+
+    full, per_epoch = read(0, None), 20 // 4
+    assert len({*full}) == len(full) == 3 * per_epoch
+    size = steps.get("accumulate", 1)
+    for epoch, batches in ((0, 2), (1, 0), (1, 4), (2, 2), (1, per_epoch)):
+        done = epoch * per_epoch + batches
+        if done % size == 0:
+            assert read(epoch, {"epoch": epoch, "iter": done // size}) == full[done:], (epoch, batches)
+    with pytest.warns(UserWarning, match="has 900 batches in epoch 1, but an epoch has 5"):
+        assert read(1, {"epoch": 1, "iter": 900 // size}) == full[per_epoch:]
+    del sys.modules["lmdbloader.integrations.basicsr"]
+
+
+def test_a_sampler_of_other_datasets_is_unchanged(registry: Registry) -> None:
+    assert [*registry["sampler"](range(7), 1, 0, 2)] == [*Enlarged(range(7), 1, 0, 2)]
+
+
+def test_neosr_gives_the_patch_size_of_lq_images_and_flips_by_default(registry: Registry, path: Path) -> None:
+    # neosr 31c7022: data/paired_dataset.py:141-151, options.py:205-217; train.py:168 sets the default device.
+    opt = {"type": "LmdbloaderDataset", "dataroot_gt": str(path), "phase": "train", "scale": 2, "patch_size": 12}
+    with torch.device("meta"):
+        dataset = registry["LmdbloaderDataset"](opt)
+        read = [dataset[0, draw * COUNT] for draw in range(100)]
+    assert {(sample["lq"].shape, sample["gt"].shape) for sample in read} == {((3, 12, 12), (3, 24, 24))}
+    assert len({sample["gt"].numpy().tobytes() for sample in read}) == 8
+
+
+class DatasetOptions:
+    """The struct of traiNNer-redux (6862931, utils/redux_options.py:16-164), without `get`, with defaults."""
+
+    def __init__(self, **given: Any) -> None:
+        defaults = {"filename_tmpl": "{}", "use_hflip": True, "use_rot": True, "meta_info": None, "color": None}
+        kernels = {"kernel_list": FAMILIES, "kernel_prob": [0.45, 0.25, 0.12, 0.03, 0.12, 0.03], "sinc_prob": 0.1}
+        ranges = {"blur_sigma": (0.2, 2), "betag_range": (0.5, 4), "betap_range": (1, 2), "kernel_range": (5, 17)}
+        both = {f"{name}{end}": value for end in ("", "2") for name, value in {**kernels, **ranges}.items()}
+        final = {"final_sinc_prob": 0.5, "final_kernel_range": (5, 17), "lq_resize_mode": None, "dataroot_lq": None}
+        vars(self).update({**defaults, **both, **final, "phase": "train", "scale": 2, **given})
+
+    @property
+    def __struct_fields__(self) -> tuple[str, ...]:
+        return tuple(vars(self))
+
+
+def test_redux_gives_a_struct_with_a_list_of_datasets(registry: Registry, path: Path) -> None:
+    # 6862931: train.py:110-122 and :144 (label), utils/options.py:170-178 (lists).
+    opt = DatasetOptions(name="D", type="LmdbloaderDataset", dataroot_gt=[str(path)], gt_size=8)
+    dataset = registry["LmdbloaderDataset"](opt)
+    assert dataset.label == "image pairs" and dataset.opt is opt
+    assert dataset[0, 0]["gt"].shape == (3, 8, 8)
+    with pytest.raises(OptionError, match="lmdbloader merge a b OUT"):
+        registry["LmdbloaderDataset"](DatasetOptions(type="LmdbloaderDataset", dataroot_gt=["a", "b"], gt_size=8))
+    with pytest.raises(OptionError, match=r"filename_tmpl: \{\}x2"):
+        registry["LmdbloaderDataset"](
+            DatasetOptions(type="LmdbloaderDataset", dataroot_gt=[str(path)], gt_size=8, filename_tmpl="{}x2")
+        )
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("large") / "d.lmdb"
+    rng = np.random.default_rng(0)
+    lmdbloader.write(({"image": rng.integers(0, 256, (520, 520, 3), np.uint8)} for _ in range(2)), path)
+    return path
+
+
+def test_ground_truth_has_kernels_that_depend_on_the_epoch_and_the_draw(registry: Registry, large: Path) -> None:
+    torch.manual_seed(3)
+    kind, names = registry["LmdbloaderGtDataset"], ("kernel1", "kernel2", "sinc_kernel")
+    struct = DatasetOptions(type="LmdbloaderGtDataset", dataroot_gt=[str(large)], gt_size=64)
+    of_basicsr = {name: value for name, value in vars(struct).items() if "_range" not in name or "beta" in name}
+    of_basicsr |= {"dataroot_gt": str(large)}
+    del of_basicsr["filename_tmpl"], of_basicsr["gt_size"]
+    for opt, size in ((struct, 96), (of_basicsr, 400), ({**of_basicsr, "patch_size": 16}, 512)):
+        dataset = kind(opt)
+        sample = dataset[0, 3]
+        assert {*sample} == {"gt", "gt_path", *names}
+        assert sample["gt"].shape == (3, size, size) and sample["gt"].dtype == torch.float32
+        for name in names:
+            assert sample[name].shape == (21, 21) and sample[name].dtype == torch.float32
+            assert abs(float(sample[name].sum()) - 1) < 1e-6
+        again = DataLoader(kind(opt), 2, sampler=[(0, 1), (0, 3)], num_workers=1)
+        assert all(torch.equal(batch[name][1], sample[name]) for batch in again for name in ("gt", *names))
+        others = [
+            dataset[key][name].numpy().tobytes() for key in ((0, 3), (1, 3), (0, 5), (0, 4), 1) for name in names[:2]
+        ]
+        assert len({*others}) == len(others)
+    plain = kind(DatasetOptions(type="D", dataroot_gt=[str(large)], gt_size=64, lq_resize_mode="area"))
+    assert {**plain[0, 0], "gt": 0} == {"gt": 0, "gt_path": "0", "lq_path": "0", "lq_resize_mode": "area"}
+    assert plain[0, 0]["gt"].shape == (3, 64, 64)
+
+
+@pytest.mark.parametrize(
+    ("others", "line"),
+    [
+        ({"phase": "val"}, "LmdbloaderGtDataset is for training"),
+        ({"gt_size": 600}, "a side of 520 pixels, but .* crops 632x632"),
+        ({"final_sinc_prob": None}, "the option final_sinc_prob is missing"),
+        ({"kernel_list": ["skew"], "kernel_prob": [1]}, "kernel_list: skew"),
+        ({"kernel_range2": (4, 8)}, "kernel_range: sizes"),
+        ({"kernel_prob": [1.0]}, "expected 6 shares"),
+    ],
+)
+def test_options_of_ground_truth_that_do_not_fit_are_errors(
+    registry: Registry, large: Path, others: dict[str, Any], line: str
+) -> None:
+    given = {"type": "LmdbloaderGtDataset", "dataroot_gt": [str(large)], "gt_size": 64, **others}
+    with pytest.raises(OptionError, match=line):
+        registry["LmdbloaderGtDataset"](DatasetOptions(**given))
 
 
 @pytest.fixture

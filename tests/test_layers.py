@@ -12,7 +12,7 @@ from imports import PACKAGE, imports_of, module_of, modules_of, reached
 # import `base` too, which imports nothing of the package.
 EDGES = {
     "cli": "ray lab conversion show store",
-    "integrations": "loader batch transforms",
+    "integrations": "superres loader batch transforms",
     "ray": "conversion batch store transforms format",
     "lab": "loader conversion batch show store transforms images format",
     "superres": "",

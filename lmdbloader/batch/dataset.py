@@ -415,7 +415,12 @@ class LMDBDataset(ReadsMany):
                 samples, epoch = drawn(samples)
             else:
                 samples, epoch = self._draws.of(samples)
-        batch = batcher.read_samples(self.rows_of(checked), samples, epoch)
+        return self._read(checked, samples, epoch)
+
+    def _read(self, numbers: I64, draws: I64, epoch: int) -> Sequence[Any]:
+        """Return samples (n,) in one call, with the random choices of (seed, epoch, draws) (n,)."""
+        batcher = self._open_batcher()
+        batch = batcher.read_samples(self.rows_of(numbers), draws, epoch)
         if (transform := self._own_transform) is not None:
             return batcher.own_functions.changed(batch, transform, self._form)
         batch.form = self._form

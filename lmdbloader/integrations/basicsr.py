@@ -1,4 +1,4 @@
-"""The dataset type `LmdbloaderDataset` for the configurations of BasicSR, neosr and traiNNer."""
+"""Two dataset types for BasicSR, Real-ESRGAN, neosr and traiNNer-redux: pairs, and HR images with blur kernels."""
 
 from __future__ import annotations
 
@@ -6,27 +6,91 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from lmdbloader.batch.dataset import LMDBDataset
+from lmdbloader.batch.draws import drawn
 from lmdbloader.batch.many import ReadsMany
 from lmdbloader.errors import OptionError
+from lmdbloader.integrations.enlarged_sampler import PROGRAMS, adapt_sampler, option
+from lmdbloader.superres.blur_kernels import Kernel, KernelDraws, draw_final, pulse
 from lmdbloader.transforms import Normalize, RandomCrop, RandomDihedral, RandomHorizontalFlip, ToDtype, Transform
 
-__all__ = ["LmdbloaderDataset"]
+__all__ = ["LmdbloaderDataset", "LmdbloaderGtDataset"]
 
-_PROGRAMS = ("basicsr", "neosr", "traiNNer")
-# Options of those datasets that this type does not have: a dataset is chosen and paired when it is converted.
+# Options of those datasets that these types do not have: a dataset is chosen and paired when it is converted.
 _UNKNOWN = ("dataroot_lq", "meta_info_file", "meta_info", "filename_tmpl", "color")
+# Sides of a blur kernel where the program has no option for them.
+_SIZES = (7, 21)
+# Sides of the images that a model degrades, before its own crop.
+_GT_OF_BASICSR, _GT_OF_NEOSR, _MORE_GT_OF_REDUX = 400, 512, 32
 
 
-class LmdbloaderDataset(ReadsMany):
+class _Registered(ReadsMany):
+    """What both types share: compiled code crops, flips and rotates, with the choices of the epoch and the draw.
+
+    A number is a sample's, with new choices at every read; or a pair of the program's sampler, see `adapt_sampler`.
+
+    Attributes:
+        opt: The section of the configuration, which the program reads too.
+    """
+
+    label: ClassVar[str]
+
+    def __init__(self, opt: Any, fields: Sequence[str], gt_size: int | None) -> None:
+        self.opt = opt
+        options = _options(opt)
+        dataset = LMDBDataset(_path(options), fields=fields)
+        _check_scale(dataset, options.get("scale"))
+        self._seed = torch.initial_seed()  # the program has set it to its manual_seed
+        self._is_random = gt_size is not None
+        if gt_size is not None:
+            _check_size(dataset, fields[-1], gt_size)
+        self._view = dataset.transformed(_steps(options, gt_size), seed=self._seed)
+        table = dataset.table
+        self._sources = table["source"] if "source" in table.column_names else None
+
+    def __len__(self) -> int:
+        return len(self._view)
+
+    def __getitem__(self, index: Any) -> dict[str, Any]:
+        return self._many([index])[0]
+
+    def _many(self, numbers: Sequence[Any]) -> list[dict[str, Any]]:
+        """Return many samples read in one call."""
+        if numbers and isinstance(numbers[0], tuple):
+            epoch, draws = numbers[0][0], np.array([draw for _, draw in numbers], np.int64)
+            chosen = draws % len(self)
+        else:
+            chosen = np.array([range(len(self))[number] for number in numbers], np.int64)
+            draws, epoch = drawn(chosen) if self._is_random else (chosen, 0)
+        samples = self._view._read(chosen, draws, epoch)
+        keys = [(self._seed, epoch, draw) for draw in draws.tolist()]
+        return [self._named(*given) for given in zip(samples, map(self._path_of, chosen.tolist()), keys, strict=True)]
+
+    def _path_of(self, number: int) -> str:
+        return str(number) if self._sources is None else str(self._sources[number])
+
+    def _named(self, sample: Any, path: str, key: tuple[int, int, int]) -> dict[str, Any]:
+        """Return what the program's models read.
+
+        Args:
+            sample: Images.
+            path: Of the file that the sample was made from.
+            key: The seed, the epoch and the draw, on which random choices depend.
+        """
+        raise NotImplementedError
+
+
+class LmdbloaderDataset(_Registered):
     """Pairs from an LMDBDataset, in the form that those programs' paired datasets have: RGB float32 from 0 to 1.
 
-    Compiled code crops, flips and rotates training samples, with new random choices at every read. Import the module
-    once, for example at the top of the program's `train.py`: `import lmdbloader.integrations.basicsr`.
+    Compiled code crops, flips and rotates training samples. The choices depend on the program's `manual_seed`, the
+    epoch and the draw. Import the module once, after the program's own imports in its `train.py`:
+    `import lmdbloader.integrations.basicsr`.
 
     ```yaml
     datasets:
@@ -40,59 +104,161 @@ class LmdbloaderDataset(ReadsMany):
     ```
     """
 
-    def __init__(self, opt: Mapping[str, Any]) -> None:
+    label = "image pairs"
+
+    def __init__(self, opt: Any) -> None:
         """Open the dataset that `dataroot_gt` names.
 
         Args:
-            opt: The section of the configuration: `dataroot_gt`; `phase` and `scale`, which the program adds; `gt_size`
-                for training; `use_hflip`, `use_rot`, `mean` and `std`.
+            opt: The section of the configuration, a dict or traiNNer-redux's DatasetOptions: `dataroot_gt`; `phase` and
+                `scale`, which the program adds; for training `gt_size`, or neosr's `patch_size` of LQ images;
+                `use_hflip`, `use_rot`, `mean` and `std`.
 
         Raises:
             OptionError: The type does not have an option, or the dataset has another scale.
         """
-        for name in _UNKNOWN:
-            if opt.get(name) is not None:
-                raise OptionError(
-                    f"LmdbloaderDataset, {name}: {opt[name]}: there is no such option here. Leave it out."
-                )
-        self.opt = opt
-        dataset = LMDBDataset(opt["dataroot_gt"], fields=("lr", "hr"))
-        _check_scale(dataset, opt.get("scale"))
-        self._view = dataset.transformed(_steps(opt))
-        table = dataset.table
-        self._sources = table["source"] if "source" in table.column_names else None
+        options = _options(opt)
+        size: int | None = None
+        if options.get("phase", "train") == "train":
+            scale = options.get("scale") or 1
+            size = _needed(options, "gt_size") if "patch_size" not in options else options["patch_size"] * scale
+        super().__init__(opt, ("lr", "hr"), size)
 
-    def __len__(self) -> int:
-        return len(self._view)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return self._named(self._view[index], index)
-
-    def _many(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        """Return many samples read in one call."""
-        return [self._named(sample, index) for sample, index in zip(self._view._many(numbers), numbers, strict=True)]
-
-    def _named(self, sample: Any, index: int) -> dict[str, Any]:
-        path = str(index) if self._sources is None else str(self._sources[int(index)])
+    def _named(self, sample: Any, path: str, key: tuple[int, int, int]) -> dict[str, Any]:
         return {"lq": sample.lr, "gt": sample.hr, "lq_path": path, "gt_path": path}
 
 
-def _steps(opt: Mapping[str, Any]) -> list[Transform]:
+class LmdbloaderGtDataset(_Registered):
+    """HR images and random blur kernels, for models that make the LQ images themselves.
+
+    These are BasicSR's and Real-ESRGAN's RealESRGANModel and RealESRNetModel, neosr's `otf`, and traiNNer-redux's
+    RealESRGANModel. A sample is {"gt", "kernel1", "kernel2", "sinc_kernel", "gt_path"}; kernels are (21, 21). They
+    depend on the program's `manual_seed`, the epoch and the draw, and have the distribution of the program's own
+    dataset. With traiNNer-redux's `lq_resize_mode` there are no kernels.
+
+    ```yaml
+    datasets:
+      train:
+        name: DF2K
+        type: LmdbloaderGtDataset
+        dataroot_gt: hr.lmdb
+    ```
+    """
+
+    label = "GT-only images"
+
+    def __init__(self, opt: Any) -> None:
+        """Open the dataset that `dataroot_gt` names: its field `hr`, or its only image field.
+
+        Args:
+            opt: The section of the configuration: as for `LmdbloaderDataset`, and the programs' options of kernels:
+                `kernel_list`, `kernel_prob`, `blur_sigma`, `betag_range`, `betap_range`, `sinc_prob`, the same with a 2
+                at the end, `final_sinc_prob`; of traiNNer-redux also `kernel_range`, `kernel_range2` and
+                `final_kernel_range`.
+
+        Raises:
+            OptionError: An option is missing, wrong or unknown to the type, or images are smaller than the crop.
+        """
+        options = _options(opt)
+        if options.get("phase", "train") != "train":
+            raise OptionError("LmdbloaderGtDataset is for training. Validate with pairs: type: LmdbloaderDataset")
+        self._mode = options.get("lq_resize_mode")
+        self._stages: tuple[KernelDraws, ...] = ()
+        if self._mode is None:
+            self._stages = tuple(_kernel_draws(options, ending) for ending in ("", "2"))
+            self._final = _sizes(options, "final_kernel_range"), float(_needed(options, "final_sinc_prob"))
+        images = [name for name, field in LMDBDataset(_path(options)).fields.items() if field.has_pixels]
+        self._field = images[0] if len(images) == 1 else "hr"
+        super().__init__(opt, (self._field,), _gt_size(options))
+
+    def _named(self, sample: Any, path: str, key: tuple[int, int, int]) -> dict[str, Any]:
+        found = {"gt": getattr(sample, self._field), "gt_path": path}
+        if self._mode is not None:
+            return {**found, "lq_path": path, "lq_resize_mode": self._mode}
+        random = np.random.default_rng(key)
+        first, second = (stage.draw(random) for stage in self._stages)
+        last = draw_final(random, *self._final)
+        return {**found, "kernel1": _tensor(first), "kernel2": _tensor(second), "sinc_kernel": _tensor(last)}
+
+
+def _options(opt: Any) -> dict[str, Any]:
+    """Return the options that are set, of a dict or of traiNNer-redux's DatasetOptions.
+
+    Raises:
+        OptionError: There is one that the types do not have.
+    """
+    names = opt if isinstance(opt, Mapping) else opt.__struct_fields__
+    found = {name: value for name in names if (value := option(opt, name)) is not None}
+    if not isinstance(opt, Mapping) and found["filename_tmpl"] == "{}":
+        del found["filename_tmpl"]  # the struct's default
+    for name in _UNKNOWN:
+        if name in found:
+            raise OptionError(f"{found['type']}, {name}: {found[name]}: there is no such option here. Leave it out.")
+    return found
+
+
+def _needed(options: Mapping[str, Any], name: str) -> Any:
+    if name not in options:
+        raise OptionError(f"{options['type']}: the option {name} is missing")
+    return options[name]
+
+
+def _path(options: Mapping[str, Any]) -> str:
+    """Return the dataset's path; traiNNer-redux makes a list of it."""
+    paths = _needed(options, "dataroot_gt")
+    if isinstance(paths, str):
+        return paths
+    if len(paths) != 1:
+        raise OptionError(
+            f"{options['type']}, dataroot_gt: {paths}: expected one dataset. Make one of them: "
+            f"lmdbloader merge {' '.join(paths)} OUT"
+        )
+    return str(paths[0])
+
+
+def _steps(options: Mapping[str, Any], gt_size: int | None) -> list[Transform]:
+    """Return the transforms; without a size, whole images."""
     steps: list[Transform] = []
-    if opt.get("phase", "train") == "train":
-        steps.append(RandomCrop(opt["gt_size"]))
-        flips, turns = opt.get("use_hflip", False), opt.get("use_rot", False)
+    if gt_size is not None:
+        steps.append(RandomCrop(gt_size))
+        is_neosr = "patch_size" in options  # its datasets flip and turn unless they are asked not to
+        flips, turns = options.get("use_hflip", is_neosr), options.get("use_rot", is_neosr)
         if turns and not flips:
-            raise OptionError("LmdbloaderDataset: use_rot: true needs use_hflip: true. Write both.")
+            raise OptionError(f"{options['type']}: use_rot: true needs use_hflip: true. Write both.")
         steps += [RandomDihedral()] if turns else [RandomHorizontalFlip()] if flips else []
     steps.append(ToDtype(torch.float32, scale=True))
-    if opt.get("mean") is not None or opt.get("std") is not None:
-        steps.append(Normalize(opt["mean"], opt["std"]))
+    if "mean" in options or "std" in options:
+        steps.append(Normalize(options["mean"], options["std"]))
     return steps
 
 
+def _gt_size(options: Mapping[str, Any]) -> int:
+    """Return the side of the images that a program's model degrades and then crops."""
+    if "kernel_range" in options:  # traiNNer-redux
+        size = int(_needed(options, "gt_size"))
+        return size if "lq_resize_mode" in options else size + _MORE_GT_OF_REDUX
+    return _GT_OF_NEOSR if "patch_size" in options else _GT_OF_BASICSR
+
+
+def _kernel_draws(options: Mapping[str, Any], ending: str) -> KernelDraws:
+    """Return the kernels of a stage, whose options have this ending."""
+    names = ("sinc_prob", "kernel_list", "kernel_prob", "blur_sigma", "betag_range", "betap_range")
+    return KernelDraws(
+        _sizes(options, f"kernel_range{ending}"), **{name: _needed(options, name + ending) for name in names}
+    )
+
+
+def _sizes(options: Mapping[str, Any], name: str) -> list[int]:
+    low, high = options.get(name, _SIZES)
+    return [*range(low, high + 1, 2)]
+
+
+def _tensor(kernel: Kernel | None) -> torch.Tensor:
+    return torch.from_numpy((pulse() if kernel is None else kernel.weights()).astype(np.float32))
+
+
 def _check_scale(dataset: LMDBDataset, scale: int | None) -> None:
-    if scale is None or not len(dataset):
+    if scale is None or not len(dataset) or len(dataset.fields) == 1:
         return
     low, high = (image.shape[1:] for image in dataset[0])
     if high != (low[0] * scale, low[1] * scale):
@@ -102,14 +268,26 @@ def _check_scale(dataset: LMDBDataset, scale: int | None) -> None:
         )
 
 
+def _check_size(dataset: LMDBDataset, field: str, gt_size: int) -> None:
+    least = min(dataset.reader.extremes(field, part)[0] for part in ("height", "width"))
+    if len(dataset) and least < gt_size:
+        raise OptionError(
+            f"{dataset.path}: has images with a side of {least} pixels, but with these options the program crops "
+            f"{gt_size}x{gt_size}. Convert larger images, for example with --patch-size {gt_size}."
+        )
+
+
 def _register() -> None:
-    """Add the type to the registry of each program that is loaded, else of those that are installed."""
-    found = [name for name in _PROGRAMS if name in sys.modules]
-    found = found or [name for name in _PROGRAMS if importlib.util.find_spec(name) is not None]
+    """Add the types to the registry of each program that is loaded, else of those that are installed."""
+    found = [name for name in PROGRAMS if name in sys.modules]
+    found = found or [name for name in PROGRAMS if importlib.util.find_spec(name) is not None]
     if not found:
-        raise ModuleNotFoundError(f"{__name__} needs one of {', '.join(_PROGRAMS)}", name=_PROGRAMS[0])
+        raise ModuleNotFoundError(f"{__name__} needs one of {', '.join(PROGRAMS)}", name=next(iter(PROGRAMS)))
     for name in found:
-        importlib.import_module(f"{name}.utils.registry").DATASET_REGISTRY.register(LmdbloaderDataset)
+        registry = importlib.import_module(f"{name}.utils.registry").DATASET_REGISTRY
+        for kind in (LmdbloaderDataset, LmdbloaderGtDataset):
+            registry.register(kind)
+        adapt_sampler(name, _Registered)
 
 
 _register()

@@ -1,4 +1,4 @@
-"""Super-resolution on lmdbloader datasets: bicubic upscaling, the usual metrics, and the scores of models."""
+"""Super-resolution on lmdbloader datasets: bicubic upscaling, blur kernels, metrics, and the scores of models."""
 
 from __future__ import annotations
 

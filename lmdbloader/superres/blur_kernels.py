@@ -1,0 +1,208 @@
+"""Blur kernels of Real-ESRGAN: Gaussian, generalized, plateau and sinc, and the random draws of their parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lmdbloader.errors import OptionError
+
+__all__ = ["FAMILIES", "SIZE", "Kernel", "KernelDraws", "draw_final", "gaussian", "plateau", "pulse", "sinc"]
+
+F64 = npt.NDArray[np.float64]
+
+# Programs pad every kernel with zeros to this side.
+SIZE = 21
+FAMILIES = ("iso", "aniso", "generalized_iso", "generalized_aniso", "plateau_iso", "plateau_aniso")
+# Points of the mean that is J1: its error is below 1e-12 for arguments up to 60; those of a kernel of 21 reach 45.
+_POINTS = 2 * math.pi * np.arange(128) / 128
+
+
+def gaussian(size: int, sigma: tuple[float, float], angle: float = 0.0, beta: float = 1.0) -> F64:
+    """Return exp(-q**beta / 2) with q = x' S^-1 x, a generalized Gaussian: the usual one if beta is 1.
+
+    Args:
+        size: Pixels of a side, odd.
+        sigma: Standard deviations along the two axes of the kernel, in pixels.
+        angle: By which the axes are turned, in radians.
+        beta: The shape: less than 1 is peaked with heavy tails, more is flat with a steep edge.
+
+    Returns:
+        (size, size), of sum 1.
+
+    >>> gaussian(7, (1.0, 1.0)).round(3)[3]
+    array([0.004, 0.054, 0.242, 0.4  , 0.242, 0.054, 0.004])
+    """
+    return _of_sum_1(np.exp(-0.5 * _distance(size, sigma, angle) ** beta))
+
+
+def plateau(size: int, sigma: tuple[float, float], angle: float = 0.0, beta: float = 1.0) -> F64:
+    """Return 1 / (1 + q**beta) with q = x' S^-1 x, of sum 1; the arguments are those of `gaussian`.
+
+    >>> plateau(3, (1.0, 1.0)).round(3)[1]
+    array([0.115, 0.231, 0.115])
+    """
+    return _of_sum_1(1 / (1 + _distance(size, sigma, angle) ** beta))
+
+
+def sinc(size: int, cutoff: float) -> F64:
+    """Return the circular low pass w J1(w r) / (2 pi r), of sum 1, which rings as sharpened images do.
+
+    Args:
+        size: Pixels of a side, odd.
+        cutoff: The frequency w up to which it passes, in radians a pixel: pi passes nearly everything.
+
+    >>> sinc(3, 2.0).round(3)[1]
+    array([0.121, 0.211, 0.121])
+    """
+    y, x = _grid(size)
+    squares, places = np.unique((x * x + y * y).ravel(), return_inverse=True)  # few radii are distinct
+    radius = np.sqrt(squares[1:])
+    outer = cutoff * _j1(cutoff * radius) / (2 * math.pi * radius)
+    values = np.concatenate([[cutoff**2 / (4 * math.pi)], outer])
+    return _of_sum_1(values[places.ravel()].reshape(size, size))
+
+
+def pulse(size: int = SIZE) -> F64:
+    """Return the kernel (size, size) that changes nothing.
+
+    >>> pulse(3).tolist()
+    [[0.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.0]]
+    """
+    found = np.zeros((size, size))
+    found[size // 2, size // 2] = 1.0
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """The parameters of one kernel.
+
+    Attributes:
+        family: One of FAMILIES, or "sinc".
+        size: Pixels of a side, odd.
+        sigma: Standard deviations along its axes, in pixels; not of a sinc.
+        angle: By which the axes are turned, in radians.
+        shape: The beta of a generalized or plateau kernel, 1 of a Gaussian; the cutoff of a sinc.
+    """
+
+    family: str
+    size: int
+    sigma: tuple[float, float]
+    angle: float
+    shape: float
+
+    def weights(self, size: int = SIZE) -> F64:
+        """Return the kernel (size, size), of sum 1, with zeros around it."""
+        if self.family == "sinc":
+            found = sinc(self.size, self.shape)
+        else:
+            function = plateau if self.family.startswith("plateau") else gaussian
+            found = function(self.size, self.sigma, self.angle, self.shape)
+        return np.pad(found, (size - self.size) // 2)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelDraws:
+    """The random blur kernels of one stage, as Real-ESRGAN's dataset and those derived from it draw them.
+
+    Attributes:
+        sizes: Sides of the kernel, all equally likely.
+        sinc_prob: Share of kernels that are a sinc.
+        kernel_list: The families of the others.
+        kernel_prob: The share of each family, or weights.
+        blur_sigma: Least and greatest standard deviation.
+        betag_range: Of generalized kernels: half have a beta from the first number to 1, half from 1 to the second.
+        betap_range: The same of plateau kernels.
+
+    Raises:
+        OptionError: A size is even or greater than 21, there is another family, or a range is not one.
+    """
+
+    sizes: Sequence[int]
+    sinc_prob: float
+    kernel_list: Sequence[str]
+    kernel_prob: Sequence[float]
+    blur_sigma: Sequence[float]
+    betag_range: Sequence[float]
+    betap_range: Sequence[float]
+
+    def __post_init__(self) -> None:
+        _check_sizes(self.sizes)
+        if unknown := [name for name in self.kernel_list if name not in FAMILIES]:
+            raise OptionError(f"kernel_list: {unknown[0]}: expected some of {', '.join(FAMILIES)}")
+        if len(self.kernel_prob) != len(self.kernel_list) or min(self.kernel_prob) < 0 or sum(self.kernel_prob) <= 0:
+            raise OptionError(
+                f"kernel_prob: {[*self.kernel_prob]}: expected {len(self.kernel_list)} shares, one for each kernel"
+            )
+        if not 0 < self.blur_sigma[0] <= self.blur_sigma[1]:
+            raise OptionError(f"blur_sigma: {[*self.blur_sigma]}: expected [least, greatest] in pixels, above 0")
+        for name in ("betag_range", "betap_range"):
+            low, high = getattr(self, name)
+            if not 0 < low <= 1 <= high:
+                raise OptionError(f"{name}: {[low, high]}: expected [least, greatest] with 1 between them")
+
+    def draw(self, random: np.random.Generator) -> Kernel:
+        """Return a random kernel."""
+        size = int(random.choice(self.sizes))
+        if random.uniform() < self.sinc_prob:
+            return _drawn_sinc(random, size, 1 / 3 if size < 13 else 1 / 5)
+        shares = np.asarray(self.kernel_prob, np.float64)
+        family = self.kernel_list[int(random.choice(len(shares), p=shares / shares.sum()))]
+        first = second = float(random.uniform(self.blur_sigma[0], self.blur_sigma[1]))
+        angle, beta = 0.0, 1.0
+        if family.endswith("aniso"):
+            second = float(random.uniform(self.blur_sigma[0], self.blur_sigma[1]))
+            angle = float(random.uniform(-math.pi, math.pi))
+        if family not in ("iso", "aniso"):
+            low, high = self.betag_range if family.startswith("generalized") else self.betap_range
+            beta = float(random.uniform(low, 1) if random.uniform() < 0.5 else random.uniform(1, high))
+        return Kernel(family, size, (first, second), angle, beta)
+
+
+def draw_final(random: np.random.Generator, sizes: Sequence[int], prob: float) -> Kernel | None:
+    """Return the random sinc of the last stage, or None in 1 - prob of all cases, for `pulse`."""
+    if random.uniform() >= prob:
+        return None
+    return _drawn_sinc(random, int(random.choice(sizes)), 1 / 3)
+
+
+def _drawn_sinc(random: np.random.Generator, size: int, least: float) -> Kernel:
+    return Kernel("sinc", size, (0.0, 0.0), 0.0, float(random.uniform(math.pi * least, math.pi)))
+
+
+def _check_sizes(sizes: Sequence[int]) -> None:
+    if not sizes or any(size % 2 == 0 or not 0 < size <= SIZE for size in sizes):
+        raise OptionError(f"kernel_range: sizes {[*sizes]}: expected odd numbers of pixels up to {SIZE}")
+
+
+def _grid(size: int) -> tuple[F64, F64]:
+    y, x = np.mgrid[-(size // 2) : size // 2 + 1, -(size // 2) : size // 2 + 1].astype(np.float64)
+    return y, x
+
+
+def _distance(size: int, sigma: tuple[float, float], angle: float) -> F64:
+    """Return x' S^-1 x of the pixels (size, size), where S has the deviations along the turned axes."""
+    y, x = _grid(size)
+    cos, sin = math.cos(angle), math.sin(angle)
+    found: F64 = ((cos * x + sin * y) / sigma[0]) ** 2 + ((cos * y - sin * x) / sigma[1]) ** 2
+    return found
+
+
+def _j1(x: F64) -> F64:
+    """Return Bessel's function of the first kind and order 1: a mean over one period, exact up to aliasing.
+
+    >>> _j1(np.array([1.0, 44.4])).round(9)
+    array([ 0.44005059, -0.0421023 ])
+    """
+    found: F64 = np.cos(_POINTS - x[..., None] * np.sin(_POINTS)).mean(-1)
+    return found
+
+
+def _of_sum_1(weights: F64) -> F64:
+    found: F64 = weights / weights.sum()
+    return found
