@@ -91,6 +91,6 @@ docs: setup  ## Build the documentation into site/; warnings are errors (ARGS=se
 	@NO_MKDOCS_2_WARNING=1 $(ENV) -m mkdocs $(if $(ARGS),$(ARGS),build)
 
 clean:  ## Remove everything that make created, including .venv
-	rm -rf .venv .venv-cache .venv-floors .venv-frameworks .venv-gpu .venv-peers benchmarks/gpu/pack *.egg-info build dist site demo_output .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf .venv .venv-cache .venv-floors .venv-frameworks .venv-gpu .venv-peers .trainers benchmarks/gpu/pack *.egg-info build dist site demo_output .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	rm -rf lmdbloader/kernels/built .chroots .wine
 	find lmdbloader scripts tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

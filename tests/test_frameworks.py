@@ -10,7 +10,6 @@ import importlib.util
 import json
 import subprocess
 import sys
-import types
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -633,41 +632,6 @@ def test_datasets_of_hugging_face_are_written_and_read(path: Path, tmp_path: Pat
     loader = loader_of(tmp_path / "d.lmdb")
     seen = [noted(batch.image, batch.label) for _ in range(EPOCHS) for batch in loader]
     assert seen == seen_by_the_loader(path, EPOCHS)
-
-
-def test_basicsr_trains_on_the_registered_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torchvision")
-    if "basicsr" not in sys.modules:
-        # The last release imports a module that newer torchvision lacks.
-        from torchvision.transforms import functional
-
-        name = "torchvision.transforms.functional_tensor"
-        module = types.ModuleType(name)
-        module.rgb_to_grayscale = functional.rgb_to_grayscale  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, name, module)
-    pytest.importorskip("basicsr")
-    from basicsr.data import build_dataloader, build_dataset
-    from basicsr.data.data_sampler import EnlargedSampler
-
-    import lmdbloader.integrations.basicsr
-
-    rng = np.random.default_rng(0)
-    sizes = {"lr": (40, 40, 3), "hr": (80, 80, 3)}
-    pairs = ({name: rng.integers(0, 256, size, np.uint8) for name, size in sizes.items()} for _ in range(COUNT))
-    lmdbloader.write(pairs, tmp_path / "d.lmdb")
-    options = {
-        "name": "D", "type": "LmdbloaderDataset", "dataroot_gt": str(tmp_path / "d.lmdb"), "phase": "train", "scale": 2,
-        "gt_size": 16, "use_hflip": True, "use_rot": True, "num_worker_per_gpu": 0, "batch_size_per_gpu": 2,
-    }  # fmt: skip
-    dataset = build_dataset(options)
-    sampler = EnlargedSampler(dataset, 1, 0, 3)
-    loader = build_dataloader(dataset, options, num_gpu=1, dist=False, sampler=sampler, seed=0)
-    seen = set()
-    for epoch in range(EPOCHS):
-        sampler.set_epoch(epoch)
-        seen |= {image.numpy().tobytes() for batch in loader for image in batch["gt"]}
-    # 33 * 33 places in 8 ways: the Loader gives as many crops as it draws.
-    assert len(seen) >= 0.99 * EPOCHS * 3 * COUNT
 
 
 def test_two_workers_of_ray_share_an_epoch_and_continue_after_a_failure(
