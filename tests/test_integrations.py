@@ -277,6 +277,7 @@ def test_ground_truth_has_kernels_that_depend_on_the_epoch_and_the_draw(registry
         ({"final_sinc_prob": None}, "the option final_sinc_prob is missing"),
         ({"kernel_list": ["skew"], "kernel_prob": [1]}, "kernel_list: skew"),
         ({"kernel_range2": (4, 8)}, "kernel_range: sizes"),
+        ({"final_kernel_range": (19, 23)}, "kernel_range: sizes"),
         ({"kernel_prob": [1.0]}, "expected 6 shares"),
     ],
 )

@@ -16,7 +16,7 @@ from lmdbloader.batch.draws import drawn
 from lmdbloader.batch.many import ReadsMany
 from lmdbloader.errors import OptionError
 from lmdbloader.integrations.enlarged_sampler import PROGRAMS, adapt_sampler, option
-from lmdbloader.superres.blur_kernels import Kernel, KernelDraws, draw_final, pulse
+from lmdbloader.superres.blur_kernels import Kernel, KernelDraws, check_sizes, draw_final, pulse
 from lmdbloader.transforms import Normalize, RandomCrop, RandomDihedral, RandomHorizontalFlip, ToDtype, Transform
 
 __all__ = ["LmdbloaderDataset", "LmdbloaderGtDataset"]
@@ -250,7 +250,9 @@ def _kernel_draws(options: Mapping[str, Any], ending: str) -> KernelDraws:
 
 def _sizes(options: Mapping[str, Any], name: str) -> list[int]:
     low, high = options.get(name, _SIZES)
-    return [*range(low, high + 1, 2)]
+    sizes = [*range(low, high + 1, 2)]
+    check_sizes(sizes)
+    return sizes
 
 
 def _tensor(kernel: Kernel | None) -> torch.Tensor:
