@@ -206,8 +206,8 @@ def _needed(options: Mapping[str, Any], name: str) -> Any:
 def _path(options: Mapping[str, Any]) -> str:
     """Return the dataset's path; traiNNer-redux makes a list of it."""
     paths = _needed(options, "dataroot_gt")
-    if isinstance(paths, str):
-        return paths
+    if not isinstance(paths, list):
+        return str(paths)
     if len(paths) != 1:
         raise OptionError(
             f"{options['type']}, dataroot_gt: {paths}: expected one dataset. Make one of them: "

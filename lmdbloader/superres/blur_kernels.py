@@ -12,18 +12,7 @@ import numpy.typing as npt
 
 from lmdbloader.errors import OptionError
 
-__all__ = [
-    "FAMILIES",
-    "SIZE",
-    "Kernel",
-    "KernelDraws",
-    "check_sizes",
-    "draw_final",
-    "gaussian",
-    "plateau",
-    "pulse",
-    "sinc",
-]
+__all__ = ["FAMILIES", "Kernel", "KernelDraws", "check_sizes", "draw_final", "gaussian", "plateau", "pulse", "sinc"]
 
 F64 = npt.NDArray[np.float64]
 
@@ -162,7 +151,7 @@ class KernelDraws:
 
     def draw(self, random: np.random.Generator) -> Kernel:
         """Return a random kernel."""
-        size = self.sizes[random.integers(len(self.sizes))]
+        size = self.sizes[int(random.integers(len(self.sizes)))]
         if random.uniform() < self.sinc_prob:
             return _drawn_sinc(random, size, 1 / 3 if size < 13 else 1 / 5)
         shares = np.cumsum(self.kernel_prob)
@@ -182,7 +171,7 @@ def draw_final(random: np.random.Generator, sizes: Sequence[int], prob: float) -
     """Return the random sinc of the last stage, or None in 1 - prob of all cases, for `pulse`."""
     if random.uniform() >= prob:
         return None
-    return _drawn_sinc(random, sizes[random.integers(len(sizes))], 1 / 3)
+    return _drawn_sinc(random, sizes[int(random.integers(len(sizes)))], 1 / 3)
 
 
 def _drawn_sinc(random: np.random.Generator, size: int, least: float) -> Kernel:
