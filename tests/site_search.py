@@ -59,6 +59,7 @@ _SOUGHT = {
     "how-to/train-classifier": "classification, CIFAR, ResNet",
     "how-to/train-imagenet": "ImageNet, mixed precision",
     "how-to/from-basicsr": "BasicSR",
+    "how-to/sr-trainers": "Real-ESRGAN, neosr, traiNNer-redux",
     "how-to/from-ffcv": "FFCV, migrate",
     "how-to/from-webdataset": "WebDataset, tar",
     "concepts/alternatives": "LitData, HDF5, TFRecord, DALI, MosaicML, Parquet",

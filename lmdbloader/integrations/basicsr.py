@@ -135,14 +135,6 @@ class LmdbloaderGtDataset(_Registered):
     RealESRGANModel. A sample is {"gt", "kernel1", "kernel2", "sinc_kernel", "gt_path"}; kernels are (21, 21). They
     depend on the program's `manual_seed`, the epoch and the draw, and have the distribution of the program's own
     dataset. With traiNNer-redux's `lq_resize_mode` there are no kernels.
-
-    ```yaml
-    datasets:
-      train:
-        name: DF2K
-        type: LmdbloaderGtDataset
-        dataroot_gt: hr.lmdb
-    ```
     """
 
     label = "GT-only images"
