@@ -278,6 +278,8 @@ def test_ground_truth_has_kernels_that_depend_on_the_epoch_and_the_draw(registry
         ({"kernel_list": ["skew"], "kernel_prob": [1]}, "kernel_list: skew"),
         ({"kernel_range2": (4, 8)}, "kernel_range: sizes"),
         ({"final_kernel_range": (19, 23)}, "kernel_range: sizes"),
+        ({"blur_sigma": (3, 0.2)}, "blur_sigma"),
+        ({"betap_range2": (2, 4)}, "betap_range"),
         ({"kernel_prob": [1.0]}, "expected 6 shares"),
     ],
 )

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from lmdbloader.errors import OptionError
 
-__all__ = ["FAMILIES", "Kernel", "KernelDraws", "check_sizes", "draw_final", "gaussian", "plateau", "pulse", "sinc"]
+__all__ = ["FAMILIES", "Kernel", "KernelDraws", "check_sizes", "draw_final", "pulse"]
 
 F64 = npt.NDArray[np.float64]
 
@@ -24,48 +24,6 @@ FAMILIES = ("iso", "aniso", "generalized_iso", "generalized_aniso", "plateau_iso
 _SINES = np.sin(math.pi / 64 * np.arange(1, 33))
 _WEIGHTS = _SINES / 32
 _WEIGHTS[-1] /= 2
-
-
-def gaussian(size: int, sigma: tuple[float, float], angle: float = 0.0, beta: float = 1.0) -> F64:
-    """Return exp(-q**beta / 2) with q = x' S^-1 x, a generalized Gaussian: the usual one if beta is 1.
-
-    Args:
-        size: Pixels of a side, odd.
-        sigma: Standard deviations along the two axes of the kernel, in pixels.
-        angle: By which the axes are turned, in radians.
-        beta: The shape: less than 1 is peaked with heavy tails, more is flat with a steep edge.
-
-    Returns:
-        (size, size), of sum 1.
-
-    >>> gaussian(3, (1.0, 1.0)).round(3)[1]
-    array([0.124, 0.204, 0.124])
-    """
-    return _of_sum_1(np.exp(-0.5 * _distance(size, sigma, angle) ** beta))
-
-
-def plateau(size: int, sigma: tuple[float, float], angle: float = 0.0, beta: float = 1.0) -> F64:
-    """Return 1 / (1 + q**beta) with q = x' S^-1 x, of sum 1; the arguments are those of `gaussian`.
-
-    >>> plateau(3, (1.0, 1.0)).round(3)[1]
-    array([0.115, 0.231, 0.115])
-    """
-    return _of_sum_1(1 / (1 + _distance(size, sigma, angle) ** beta))
-
-
-def sinc(size: int, cutoff: float) -> F64:
-    """Return the circular low pass w J1(w r) / (2 pi r), of sum 1, which rings as sharpened images do.
-
-    Args:
-        size: Pixels of a side, odd.
-        cutoff: The frequency w up to which it passes, in radians a pixel: pi passes nearly everything.
-
-    >>> sinc(3, 2.0).round(3)[1]
-    array([0.13 , 0.225, 0.13 ])
-    """
-    radius, places = _radii(size)
-    values = np.append(cutoff * _j1(cutoff * radius) / (2 * math.pi * radius), cutoff**2 / (4 * math.pi))
-    return _of_sum_1(values[places])
 
 
 def pulse(size: int = SIZE) -> F64:
@@ -81,14 +39,22 @@ def pulse(size: int = SIZE) -> F64:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """The parameters of one kernel.
+    """The parameters of one kernel. With q = x' S^-1 x, S having the deviations `sigma` along axes turned by `angle`:
+
+    - Gaussian (iso, aniso) and generalized: exp(-q**shape / 2), where a Gaussian's shape is 1;
+    - plateau: 1 / (1 + q**shape);
+    - sinc: shape * J1(shape * r) / (2 pi r) at the radius r, a circular low pass, which rings as sharpened images do.
 
     Attributes:
         family: One of FAMILIES, or "sinc".
         size: Pixels of a side, odd.
-        sigma: Standard deviations along its axes, in pixels; not of a sinc.
-        angle: By which the axes are turned, in radians.
-        shape: The beta of a generalized or plateau kernel, 1 of a Gaussian; the cutoff of a sinc.
+        sigma: Standard deviations along the axes, in pixels; not of a sinc.
+        angle: In radians.
+        shape: Beta: less than 1 is peaked with heavy tails, more is flat with a steep edge. Of a sinc, the frequency up
+            to which it passes, in radians a pixel.
+
+    >>> Kernel("iso", 3, (1.0, 1.0), 0.0, 1.0).weights(5).round(3)[2]
+    array([0.   , 0.124, 0.204, 0.124, 0.   ])
     """
 
     family: str
@@ -100,12 +66,12 @@ class Kernel:
     def weights(self, size: int = SIZE) -> F64:
         """Return the kernel (size, size), of sum 1, with zeros around it."""
         if self.family == "sinc":
-            found = sinc(self.size, self.shape)
+            found = _sinc(self.size, self.shape)
         else:
-            function = plateau if self.family.startswith("plateau") else gaussian
-            found = function(self.size, self.sigma, self.angle, self.shape)
+            powers = _distance(self.size, self.sigma, self.angle) ** self.shape
+            found = 1 / (1 + powers) if self.family.startswith("plateau") else np.exp(-0.5 * powers)
         padded, first = np.zeros((size, size)), (size - self.size) // 2
-        padded[first : first + self.size, first : first + self.size] = found
+        padded[first : first + self.size, first : first + self.size] = found / found.sum()
         return padded
 
 
@@ -184,6 +150,13 @@ def check_sizes(sizes: Sequence[int]) -> None:
         raise OptionError(f"kernel_range: sizes {[*sizes]}: expected odd numbers of pixels up to {SIZE}")
 
 
+def _sinc(size: int, cutoff: float) -> F64:
+    radius, places = _radii(size)
+    values = np.append(cutoff * _j1(cutoff * radius) / (2 * math.pi * radius), cutoff**2 / (4 * math.pi))
+    found: F64 = values[places]
+    return found
+
+
 @functools.cache
 def _grid(size: int) -> tuple[F64, F64]:
     """Return the coordinates y and x (size, size) of pixels, from the one in the middle."""
@@ -214,9 +187,4 @@ def _j1(x: F64) -> F64:
     array([ 0.44005059, -0.0421023 ])
     """
     found: F64 = np.sin(np.multiply.outer(x, _SINES)) @ _WEIGHTS
-    return found
-
-
-def _of_sum_1(weights: F64) -> F64:
-    found: F64 = weights / weights.sum()
     return found
