@@ -26,6 +26,8 @@ import lmdbloader
 from lmdbloader.superres.blur_kernels import FAMILIES, Kernel, KernelDraws
 
 tomllib = pytest.importorskip("tomllib")
+for needed in ("cv2", "msgspec"):  # of the programs
+    pytest.importorskip(needed)
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = {"BasicSR": "basicsr", "neosr": "neosr", "traiNNer-redux": "traiNNer"}
 KINDS = ("pairs", "ground truth")
