@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from delta_reference import decode_delta, encoded, plain_payload
+from delta_reference import DELTA, decode_delta, encoded, plain_payload
 from forbidden_pages import run_apart
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -72,7 +72,7 @@ def test_every_predictor_is_undone_as_specified(
         for c in range(channels)
     ]
     differences = rng.integers(0, 256, (channels, bits // 8, height * width)).astype(np.uint8)
-    payload = plain_payload(differences, width, predictors)
+    payload = plain_payload(differences, width, predictors, data.draw(st.integers(0, 15)) if bits == 16 else 0)
     expected = decode_delta(payload, *shape, bits)
     assert decoded(payload, expected.nbytes) == expected.tobytes()
 
@@ -87,18 +87,40 @@ def test_photographs_use_each_predictor_that_sums() -> None:
             image = np.ascontiguousarray(whole[:, top : top + 96, 100:196])
             payload = encoded(image)
             assert decoded(payload, image.nbytes) == image.tobytes()
-            used.add(payload[sum(np.frombuffer(payload[-22:-6], "<u2").tolist())] & 7)
+            used.add(payload[-25] & 7)
             nbytes, raw = nbytes + len(payload), raw + image.nbytes
     assert used <= {layout.UP, layout.LEFT, layout.GRADIENT, layout.SMOOTH} and len(used) > 1
     assert nbytes < 0.55 * raw
 
 
-def test_codes_of_rare_symbols_are_shortened() -> None:
-    counts = [1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987, 1597]  # Huffman's would have 16 bits
-    values = np.repeat(np.arange(17, dtype=np.uint8) * 3, counts)
-    np.random.default_rng(0).shuffle(values)
-    image = values.reshape(1, 1, -1)
-    assert decoded(encoded(image), image.nbytes) == image.tobytes()
+def test_the_documented_codes_are_those_of_the_kernels_and_leave_no_bits_without_meaning() -> None:
+    raw, lengths = zip(*(row.split(":") for row in DELTA), strict=True)
+    assert list(lengths) == layout.LENGTHS and [int(bits) for bits in raw] == layout.RAW_BITS[:15].tolist()
+    decoded_lengths = layout.DECODED.reshape(15, -1) & 255
+    assert (decoded_lengths > 0).all()
+    for encoded_codes, found in zip(layout.ENCODED.reshape(15, 256), layout.DECODED.reshape(15, -1), strict=True):
+        codes = {int(entry) for entry in encoded_codes}
+        assert sum(2.0 ** -(entry & 15) for entry in codes) == 1
+        for entry in codes:
+            assert found[(entry >> 8) << 11 - (entry & 15)] & 255 == entry & 15
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize("shape", [(3, 160, 152), (2, 5, 4200)])
+def test_images_of_more_blocks_than_a_group(shape: tuple[int, int, int], dtype: type) -> None:
+    image = picture("rough", shape, dtype, 1)
+    image[:, ::7, ::5] += 99  # escapes
+    payload = encoded(image)
+    assert decoded(payload, image.nbytes) == image.tobytes()
+    np.testing.assert_array_equal(decode_delta(payload, *shape, 8 * image.itemsize), image)
+
+
+def test_bits_that_all_values_lack_take_nothing() -> None:
+    image = picture("rough", (3, 40, 40), np.uint16, 0) & 1023
+    payloads = [encoded(image << shift) for shift in (0, 3, 6)]
+    assert len({len(payload) for payload in payloads}) == 1
+    for shift, payload in zip((0, 3, 6), payloads, strict=True):
+        assert decoded(payload, image.nbytes) == (image << shift).tobytes()
 
 
 def test_sixteen_bits_of_a_photograph_take_less_than_png(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -124,20 +146,31 @@ def test_other_sizes_and_fields_are_refused() -> None:
         assert nbytes == image.nbytes or decoded(payload, nbytes) is None
     assert decoded(payload[:21], image.nbytes) is None
     foot = bytearray(payload[-22:])
-    for at, value in ((16, 0), (20, 0), (21, 0), (21, 3), (0, 255), (15, 255)):
+    for at, value in ((16, 0), (20, 0), (21, 0), (21, 3), (21, 1 | 1 << 4), (0, 255), (15, 255)):
         changed = bytearray(foot)
         changed[at] = value
         assert decoded(payload[:-22] + bytes(changed), image.nbytes) is None
 
 
-TOO_SHORT, TOO_MANY, TOO_LONG, TOO_FULL = bytes([8 | 15 << 4] * 15), bytes([0xF0] * 17), bytes([12]), bytes([1, 0x21])
+@pytest.mark.parametrize("shape", [(1, 16, 16), (1, 15, 17)])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_too_few_or_too_many_raw_bits_and_escapes_are_refused(shape: tuple[int, int, int], dtype: type) -> None:
+    image = picture("ramp", shape, dtype, 0)
+    image[:, ::6, ::5] += 77
+    payload = encoded(image)
+    assert decoded(payload, image.nbytes) == image.tobytes()
+    at = sum(np.frombuffer(payload[-22:-6], "<u2").tolist())
+    assert at < len(payload) - 23
+    for middle in (b"\0" + payload[at:], payload[at + 1 :], payload[-23:]):
+        assert decoded(payload[:at] + middle, image.nbytes) is None
 
 
-@pytest.mark.parametrize("table", [TOO_SHORT, TOO_MANY, TOO_LONG, TOO_FULL, bytes([15 | 1 << 4]), bytes([1, 15, 1])])
-def test_tables_that_make_no_code_are_refused(table: bytes) -> None:
-    payload = plain_payload(np.zeros((1, 1, 64), np.uint8), 8, [0])
-    start = 64 + 1
-    assert decoded(payload[:start] + table + payload[start + 16 :], 64) is None
+@pytest.mark.parametrize("predictor", [5, 7, 8, 9, 13, 16, 255])
+def test_predictors_that_are_none_are_refused(predictor: int) -> None:
+    differences = np.zeros((3, 1, 64), np.uint8)
+    assert decoded(plain_payload(differences, 8, [0, 0, 0]), 192) is not None
+    assert decoded(plain_payload(differences, 8, [0, predictor, 0]), 192) is None
+    assert decoded(plain_payload(differences[:2], 8, [predictor, 0]), 128) is None
 
 
 def test_damaged_payloads_give_pixels_or_nothing() -> None:

@@ -26,8 +26,6 @@ from lmdbloader.format.layout import (
 )
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.codec_numbers import (
-    DELTA_FOOT_NBYTES,
-    DELTA_MOST_NBYTES,
     FIRST_START_NBYTES,
     GROUP_SUM_NBYTES,
     TILE_ENTRY_NBYTES,
@@ -42,8 +40,8 @@ I64 = npt.NDArray[np.int64]
 LEAST_SAVING = 0.10
 # lz4: a length byte adds up to 255 bytes to a match; the other bytes of a block add less.
 _LZ4_RATIO = 255
-# delta: an image of one colour has no codes, and of the most pixels a foot and two bytes for its plane.
-_DELTA_RATIO = DELTA_MOST_NBYTES // (DELTA_FOOT_NBYTES + 2) + 1
+# delta: two blocks of 64 differences that are all 0 have a code of 3 bits.
+_DELTA_RATIO = 2 * 64 * 8 // 3 + 1
 # The fewest bytes for its pixels has a recoded JPEG with 4:2:0: a full tile of 8 MCUs has 6,144 bytes of pixels, and at
 # least 33 and 17 bits, in whole bytes, and the 4 bytes of their lengths.
 _JPEG_RATIO = 512

@@ -1,6 +1,6 @@
-"""Encodes pixels as payloads of `delta`: the predictor of each channel, a Huffman code for each plane, the streams.
+"""Encodes pixels as payloads of `delta`: the predictor of each channel, a kind for each block, the streams.
 
-Entropies are compared with our own logarithm, so that every machine makes the same bytes.
+Costs are integers, so that every machine makes the same bytes.
 """
 
 from __future__ import annotations
@@ -11,27 +11,34 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from lmdbloader.kernels.delta import layout as at
+from lmdbloader.kernels.delta.blocks import KEYS, bits_of, cheapest, pairs_of, sort_blocks
 from lmdbloader.kernels.delta.predict import estimate
-from lmdbloader.kernels.huffman import measure, merge
 from lmdbloader.kernels.runtime.compile import kernel
-from lmdbloader.kernels.runtime.exponential import log
-from lmdbloader.kernels.runtime.memory import i64_at, part, store_u16, store_u32, u8_at, u16_at, u32_at
+from lmdbloader.kernels.runtime.memory import (
+    copy_8,
+    load_u8,
+    part,
+    store_u8,
+    store_u16,
+    store_u32,
+    store_u64,
+    trailing_zeros,
+    u8_at,
+    u16_at,
+    u32_at,
+)
 from lmdbloader.kernels.runtime.symbols import memcpy
 
 _U = np.uint64
 _I64 = ir.IntType(64)
-_NUMBERS, _SYMBOLS = at.NUMBERS, at.SYMBOLS
-# Bytes are counted in so many histograms in turn: the same one twice in a row would wait for itself.
-_TURNS = 4
-# Symbols that are written together: at most 44 bits after at most 7 that wait.
+_RAW_BITS, _CODES, _COSTS = at.RAW_BITS, at.ENCODED, at.COSTS
+# Codes that are written together: at most 44 bits after at most 7 that wait.
 _AT_ONCE = 4
-# Of an entry of a table of codes: the bits of its length.
+# Of a code in a stream: the bits of its length.
 _LENGTH_BITS = 4
-# Nodes of a tree of 256 symbols, 8 bytes each: counts, parents, order, depths.
-_TREE_NBYTES = 8 * (512 + 512 + 256 + 512)
-_COUNTS_NBYTES = 4 * 256 * _TURNS
-# The most bytes of a predictor and a table, each symbol with a run of its own.
-_TABLE_NBYTES = 264
+_BLOCK_NBYTES = at.SIDE * at.SIDE
+# Working memory of a group: keys, places, counts, the differences of kinds, a block and its pairs.
+_GROUP_NBYTES = at.GROUP + 8 * at.GROUP + 8 * KEYS + at.GROUP + 2 * _BLOCK_NBYTES
 
 
 @intrinsic
@@ -47,9 +54,17 @@ def _store_bits(typing_context, address, word):
 
 
 @kernel
+def _padded_nbytes(nbytes, planes):
+    """Return the most differences of planes, with those that fill up blocks; and a block more."""
+    return 3 * nbytes + 15 * planes + _BLOCK_NBYTES
+
+
+@kernel
 def delta_room(nbytes, planes):
     """Return the bytes of working memory for an image of so many bytes, and of planes of bytes."""
-    return 4 * nbytes + planes * (4 * 256 + _TABLE_NBYTES) + 256 + _TREE_NBYTES + _COUNTS_NBYTES + 64
+    nbytes = min(nbytes, at.MOST_RAW_NBYTES)
+    kinds = nbytes // 8 + planes
+    return 5 * (nbytes + 2) + kinds + 3 * _padded_nbytes(nbytes, planes) + 2 * kinds + _GROUP_NBYTES + 512
 
 
 @njit(inline="always")
@@ -113,32 +128,6 @@ def _differences_of_words(plane, height, width, predictor, line, out, low, high)
 
 
 @kernel
-def _count(data, counts):
-    """Write how often each byte occurs in the first 256 of `counts`, uint32."""
-    for k in range(256 * _TURNS):
-        counts[k] = 0
-    whole = data.shape[0] // _TURNS * _TURNS
-    for x in range(0, whole, _TURNS):
-        for k in range(_TURNS):
-            counts[np.uint64(256 * k) + np.uint64(data[x + k])] += np.uint32(1)
-    for x in range(whole, data.shape[0]):
-        counts[np.uint64(data[x])] += np.uint32(1)
-    for k in range(256):
-        for turn in range(1, _TURNS):
-            counts[k] += counts[256 * turn + k]
-
-
-@kernel
-def _cost(counts, total):
-    """Return total x the entropy of counts, in nats."""
-    found = total * log(np.float64(total))
-    for k in range(256):
-        if counts[k] > 1:
-            found -= counts[k] * log(np.float64(counts[k]))
-    return found
-
-
-@kernel
 def _differ(values, height, width, itemsize, predictor, line, out, bytes_of):
     """Write the differences of a channel into bytes_of, plane after plane; see `_differences` for the others.
 
@@ -176,121 +165,177 @@ def _take(image, channel, count, itemsize, less_green, values):
 
 
 @kernel
-def _choose(image, channel, shape, rooms, counts, differences):
-    """Return the best predictor of a channel, with LESS_GREEN if that helps, and write its differences."""
+def _gather(values, width, rows, columns, block):
+    """Copy `rows` rows of a block at a uint64 address to another one, one after the other, and zeros behind them."""
+    if rows == at.SIDE and columns == at.SIDE:
+        for y in range(at.SIDE):
+            copy_8(values + np.uint64(y * width), block + _U(at.SIDE * y))
+        return
+    for k in range(at.SIDE):
+        store_u64(block + _U(8 * k), _U(0))
+    for y in range(rows):
+        for x in range(columns):
+            store_u8(block + np.uint64(y * columns + x), np.uint8(load_u8(values + np.uint64(y * width + x))))
+
+
+@kernel
+def _set_kinds(plane, height, width, kinds, block):
+    """Write the kinds of a plane's blocks, and return about how many bits they take, times COST_UNIT.
+
+    Args:
+        plane: (height x width,) uint8 differences.
+        kinds: uint8, filled.
+        block: uint64 address of 64 bytes of working memory.
+    """
+    costs, values = np.uint64(_COSTS.ctypes.data), np.uint64(plane.ctypes.data)
+    total, number = np.int64(0), np.int64(0)
+    for y in range(0, height, at.SIDE):
+        rows = min(at.SIDE, height - y)
+        for x in range(0, width, at.SIDE):
+            here, columns = values + np.uint64(y * width + x), min(at.SIDE, width - x)
+            if rows == at.SIDE and columns == at.SIDE:
+                found = cheapest(here, np.uint64(width), costs)
+            else:
+                _gather(here, width, rows, columns, block)
+                found = cheapest(block, _U(at.SIDE), costs)
+            kinds[number] = found & _U(15)
+            total += np.int64(found >> _U(4))
+            number += 1
+    return total
+
+
+@kernel
+def _choose(image, channel, shape, rooms, differences, kinds):
+    """Return the best predictor of a channel, with LESS_GREEN if that helps, and write its differences and kinds."""
     channels, height, width, itemsize = shape
-    values, line, out = rooms
-    count = height * width
-    best, least = np.int64(0), np.inf
+    values, line, out, block = rooms
+    count, blocks = height * width, kinds.shape[0] // itemsize
+    best, least = np.int64(0), np.int64(1) << 62
     for less_green in range(2 if channels == 3 and channel != 1 else 1):
         source = _take(image, channel, count, itemsize, less_green, values)
         for predictor in range(at.NUM_PREDICTORS):
             _differ(source, height, width, itemsize, predictor, line, out, differences)
-            cost = 0.0
+            cost = np.int64(0)
             for byte in range(itemsize):
-                _count(part(differences, byte * count, count), counts)
-                cost += _cost(counts, count)
+                of_byte = part(differences, byte * count, count)
+                cost += _set_kinds(of_byte, height, width, part(kinds, byte * blocks, blocks), block)
             if cost < least:
                 best, least = predictor + at.LESS_GREEN * less_green, cost
     source = _take(image, channel, count, itemsize, best & at.LESS_GREEN, values)
     _differ(source, height, width, itemsize, best & ~at.LESS_GREEN, line, out, differences)
+    for byte in range(itemsize):
+        of_byte = part(differences, byte * count, count)
+        _set_kinds(of_byte, height, width, part(kinds, byte * blocks, blocks), block)
     return best
 
 
 @kernel
-def _sort(counts, order):
-    """Write the numbers of the symbols that occur, the rarest first; return how many."""
-    used = np.int64(0)
-    for number in range(255, -1, -1):  # mostly sorted already
-        count = counts[_SYMBOLS[number]]
-        if count:
-            k = used
-            while k > 0 and counts[_SYMBOLS[order[k - 1]]] > count:
-                order[k] = order[k - 1]
-                k -= 1
-            order[k] = number
-            used += 1
-    return used
-
-
-@kernel
-def _make_code(counts, tree, codes, lengths):
-    """Make a code for a plane.
+def _write_pairs(pairs, count, kind, codes, block, escape):
+    """Write the codes of `count` pairs, the last one first.
 
     Args:
-        counts: (256,) uint32 of each byte.
-        tree: Room for int64.
-        codes: (256,) uint32, filled: for each byte its code, and then its length in _LENGTH_BITS.
-        lengths: (256,) uint8, filled: the length of each symbol by number, 0 if it does not occur; ALONE.
+        pairs: uint64 address of them.
+        kind: int64, 0 for the differences of kinds.
+        codes: uint16, filled: for each pair its code, and then its length in _LENGTH_BITS.
+        block: uint64 address of the values; escape: after the place of the first escape.
 
     Returns:
-        The bits of all its codes.
+        The bits of the codes, and the uint64 address of the last escape.
     """
-    weights, parents = part(tree, 0, 512), part(tree, 512, 512)
-    order, depths = part(tree, 1024, 256), part(tree, 1280, 512)
-    for number in range(256):
-        lengths[number] = 0
-        codes[number] = 0
-    used = _sort(counts, order)
-    if used == 1:
-        lengths[order[0]] = at.ALONE
-        return np.int64(0)
-    for k in range(used):
-        weights[k] = counts[_SYMBOLS[order[k]]]
-    merge(used, weights, parents)
-    of_length = part(tree, 0, at.MOST_BITS + 1)  # the weights have done their work
-    measure(used, parents, depths, of_length, at.MOST_BITS)
-    k, nbits = np.int64(0), np.int64(0)
-    for length in range(at.MOST_BITS, 0, -1):
-        for _ in range(of_length[length]):
-            lengths[order[k]] = length
-            nbits += length * np.int64(counts[_SYMBOLS[order[k]]])
-            k += 1
-    code = np.int64(0)
-    for length in range(1, at.MOST_BITS + 1):
-        for number in range(256):
-            if lengths[number] == length:
-                codes[_SYMBOLS[number]] = (code << _LENGTH_BITS) | length
-                code += 1
-        code <<= 1
-    return nbits
+    nbits = np.int64(0)
+    for k in range(count):
+        entry = np.int64(_CODES[np.uint64(256 * kind) + np.uint64(load_u8(pairs + np.uint64(k)))])
+        length = entry & 15
+        codes[count - 1 - k] = entry >> 8 << _LENGTH_BITS | length
+        nbits += length
+        for half in range(2):
+            if entry >> 4 + half & 1:
+                escape -= _U(1)
+                store_u8(escape, np.uint8(load_u8(block + np.uint64(2 * k + half))))
+    return nbits, escape
 
 
 @kernel
-def _write_table(lengths, out, place):
-    """Write a table at out[place]; return the place after it."""
-    end = np.int64(256)
-    while lengths[end - 1] == 0:
-        end -= 1
-    number = np.int64(0)
-    while number < end:
-        run = np.int64(1)
-        while number + run < end and run < at.MOST_RUN and lengths[number + run] == lengths[number]:
-            run += 1
-        out[place] = np.int64(lengths[number]) | (run - 1) << 4
-        place += 1
-        number += run
-    return place
+def _write_group(kinds, first, image, differences, group, codes, raw, escape):
+    """Write the codes, raw bits and escapes of a group of blocks.
+
+    Args:
+        kinds: uint8 of the blocks.
+        first: int64 number of the first one.
+        image: (height, width, bytes of a value).
+        differences: uint8, plane after plane.
+        group: uint64 address of _GROUP_NBYTES.
+        codes: uint16, filled, see `_write_pairs`.
+        raw, escape: uint64 addresses of the next raw bits, and after the next escape.
+
+    Returns:
+        How many codes, their bits, and the addresses after the raw bits and of the last escape.
+    """
+    height, width, itemsize = image
+    keys, places = u8_at(group, at.GROUP), u32_at(group + _U(at.GROUP), 2 * at.GROUP)
+    counts, steps = u32_at(group + _U(9 * at.GROUP), 2 * KEYS), group + _U(9 * at.GROUP + 8 * KEYS)
+    block = steps + _U(at.GROUP)
+    pairs, count = block + _U(_BLOCK_NBYTES), kinds.shape[0]
+    written = (count + at.PADDED - 1) // at.PADDED * at.STREAMS
+    for k in range(written):
+        store_u8(steps + np.uint64(k), np.uint8(0))
+    before = np.int64(0)
+    for k in range(count):
+        step, before = (np.int64(kinds[k]) - before & 15) << 4 * (k & 1), np.int64(kinds[k])
+        place = steps + np.uint64(k >> 1)
+        store_u8(place, np.uint8(np.int64(load_u8(place)) | step))
+    nbits, _ = _write_pairs(steps, written, 0, codes, block, block)
+    sort_blocks(steps, first, count, image, keys, places, counts)
+    for key in range(KEYS):
+        kind = key & 15
+        raw_bits, stop = np.int64(_RAW_BITS[np.uint64(kind)]), np.int64(counts[KEYS + key])
+        for k in range(stop - np.int64(counts[key]), stop):
+            place = np.int64(places[k]) >> 1
+            channel = place // (height * width)
+            rows, columns = min(at.SIDE, height - place // width % height), min(at.SIDE, width - place % width)
+            padded = rows * columns + at.PADDED - 1 & -at.PADDED
+            plane = channel * (itemsize - 1) + (np.int64(places[k]) & 1)
+            values = np.uint64(differences.ctypes.data) + np.uint64(place + plane * height * width)
+            _gather(values, width, rows, columns, block)
+            if kind != at.ZERO and kind != at.RAW:
+                pairs_of(block, np.uint64(raw_bits), pairs)
+                here = part(codes, written, padded // 2)
+                more, escape = _write_pairs(pairs, padded // 2, kind, here, block, escape)
+                nbits, written = nbits + more, written + padded // 2
+            for bit in range(raw_bits - 1, -1, -1):
+                store_u64(raw, bits_of(block, np.uint64(bit)))
+                raw += np.uint64(padded >> 3)
+    return written, nbits, raw, escape
 
 
 @kernel
-def _write_stream(differences, count, planes, first, stop, codes, target):
-    """Write symbols first ... stop - 1 of each plane at a uint64 address; return the address after them."""
-    bits, waiting = _U(0), _U(0)
-    for plane in range(planes):
-        data, table = part(differences, plane * count, count), part(codes, 256 * plane, 256)
-        x = first
-        while x < stop:
-            for _ in range(min(_AT_ONCE, stop - x)):
-                entry = np.uint64(table[np.uint64(data[np.uint64(x)])])
-                waiting += entry & _U(15)
-                bits |= (entry >> _U(_LENGTH_BITS)) << (_U(64) - waiting & _U(63))
-                x += 1
-            _store_bits(target, bits)
-            target += waiting >> _U(3)
-            bits <<= waiting & ~_U(7) & _U(63)
-            waiting &= _U(7)
+def _write_stream(codes, first, target):
+    """Write every eighth code from `first` on at a uint64 address; return the address after them."""
+    bits, waiting, k = _U(0), _U(0), np.int64(first)
+    while k < codes.shape[0]:
+        for _ in range(min(_AT_ONCE, (codes.shape[0] - k + at.STREAMS - 1) // at.STREAMS)):
+            entry = np.uint64(codes[np.uint64(k)])
+            waiting += entry & _U(15)
+            bits |= (entry >> _U(_LENGTH_BITS)) << (_U(64) - waiting & _U(63))
+            k += at.STREAMS
+        _store_bits(target, bits)
+        target += waiting >> _U(3)
+        bits <<= waiting & ~_U(7) & _U(63)
+        waiting &= _U(7)
     return target + (waiting + _U(7) >> _U(3))
+
+
+@kernel
+def _shift(words, target):
+    """Write uint16 without the bits that are 0 in all of them, if there are any; return how many."""
+    bits = np.uint16(0)
+    for x in range(words.shape[0]):  # vector instructions
+        bits |= words[x]
+    found = trailing_zeros(np.uint64(bits) | _U(0x8000))
+    if found:
+        for x in range(words.shape[0]):  # vector instructions
+            target[x] = words[x] >> np.uint16(found)
+    return np.int64(found)
 
 
 @kernel
@@ -310,37 +355,48 @@ def delta_compress(image, channels, height, width, itemsize, out, most, work):
     count, planes, nbytes = height * width, channels * itemsize, channels * height * width * itemsize
     if nbytes > at.MOST_RAW_NBYTES or nbytes < 1 or channels > 255:
         return np.int64(0)
-    room = np.uint64(work.ctypes.data + 15) & ~_U(15)
-    tree, counts = i64_at(room, _TREE_NBYTES // 8), u32_at(room + _U(_TREE_NBYTES), 256 * _TURNS)
-    room += _U(_TREE_NBYTES + _COUNTS_NBYTES)
-    codes, tables = u32_at(room, 256 * planes), u8_at(room + np.uint64(1024 * planes), _TABLE_NBYTES * planes)
-    room += np.uint64((1024 + _TABLE_NBYTES) * planes)
-    lengths, step = u8_at(room, 256), np.uint64(nbytes + 1 & ~1)
-    room += _U(256)
-    rooms = room, room + step, room + _U(2) * step
-    differences = u8_at(room + _U(3) * step, nbytes)
-    nbits, size = np.int64(0), np.int64(0)
+    room, step = np.uint64(work.ctypes.data + 63) & ~_U(63), np.uint64(nbytes + 1 & ~1)
+    of_plane = ((height + at.SIDE - 1) // at.SIDE) * ((width + at.SIDE - 1) // at.SIDE)
+    blocks, most_padded = planes * of_plane, np.uint64(_padded_nbytes(nbytes, planes))
+    group, room = room, room + _U(_GROUP_NBYTES)
+    block, shift = group + _U(_GROUP_NBYTES - 2 * _BLOCK_NBYTES), np.int64(0)
+    if itemsize == 2:
+        shift = _shift(u16_at(np.uint64(image.ctypes.data), nbytes // 2), u16_at(room, nbytes // 2))
+    source = u8_at(room, nbytes) if shift else image
+    rooms = room + step, room + _U(2) * step, room + _U(3) * step, block
+    differences, room = u8_at(room + _U(4) * step, nbytes), room + _U(5) * step
+    codes = u16_at(room, np.int64(most_padded) // 2 + blocks)
+    room += most_padded + np.uint64(2 * blocks)
+    first_raw = raw = room
+    first_escape = escape = room + _U(2) * most_padded
+    kinds, predictors = u8_at(escape, blocks), escape + np.uint64(blocks)
     for channel in range(channels):
         of_channel = part(differences, channel * itemsize * count, itemsize * count)
-        tables[size] = _choose(image, channel, (channels, height, width, itemsize), rooms, counts, of_channel)
-        size += 1
-        for plane in range(channel * itemsize, (channel + 1) * itemsize):
-            _count(part(differences, plane * count, count), counts)
-            nbits += _make_code(counts, tree, part(codes, 256 * plane, 256), lengths)
-            size = _write_table(lengths, tables, size)
-    if nbits // 8 + at.STREAMS + size + at.FOOT_NBYTES > most:
+        its_kinds = part(kinds, channel * itemsize * of_plane, itemsize * of_plane)
+        found = _choose(source, channel, (channels, height, width, itemsize), rooms, of_channel, its_kinds)
+        store_u8(predictors + np.uint64(channel), np.uint8(found))
+    written, nbits = np.int64(0), np.int64(0)
+    for first in range(0, blocks, at.GROUP):
+        its_kinds = part(kinds, first, min(at.GROUP, blocks - first))
+        here = part(codes, written, codes.shape[0] - written)
+        more, more_bits, raw, escape = _write_group(
+            its_kinds, first, (height, width, itemsize), differences, group, here, raw, escape
+        )
+        written, nbits = written + more, nbits + more_bits
+    extra = np.int64(raw - first_raw) + np.int64(first_escape - escape) + channels + at.FOOT_NBYTES
+    if nbits // 8 + at.STREAMS + extra > most:
         return np.int64(0)
-    foot = np.uint64(tree.ctypes.data)  # the codes are made
     begin = target = np.uint64(out.ctypes.data)
-    share = count // at.STREAMS
     for k in range(at.STREAMS):
-        stop = (k + 1) * share if k < at.STREAMS - 1 else count
-        end = _write_stream(differences, count, planes, k * share, stop, codes, target)
-        store_u16(foot + _U(2 * k), np.uint16(end - target))
+        end = _write_stream(part(codes, 0, written), k, target)
+        store_u16(group + _U(2 * k), np.uint16(end - target))
         target = end
-    memcpy(target, np.uint64(tables.ctypes.data), np.uint64(size))
-    store_u32(foot + _U(2 * at.STREAMS), np.uint32(width))
-    store_u16(foot + _U(2 * at.STREAMS + 4), np.uint16(channels | itemsize << 8))
-    target += np.uint64(size)
-    memcpy(target, foot, _U(at.FOOT_NBYTES))
-    return np.int64(target - begin) + at.FOOT_NBYTES
+    store_u32(group + _U(2 * at.STREAMS), np.uint32(width))
+    store_u16(group + _U(2 * at.STREAMS + 4), np.uint16(channels | itemsize << 8 | shift << 12))
+    for source_of, size in (
+        (first_raw, raw - first_raw), (escape, first_escape - escape), (predictors, np.uint64(channels)),
+        (group, _U(at.FOOT_NBYTES)),
+    ):  # fmt: skip
+        memcpy(target, source_of, size)
+        target += size
+    return np.int64(target - begin)

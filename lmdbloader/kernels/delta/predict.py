@@ -144,10 +144,5 @@ def undo_bytes(plane, height, width, predictor):
 
 @kernel
 def undo_words(plane, height, width, predictor):
-    """Turn the differences of a plane (height x width,) uint16 into pixels.
-
-    A difference comes as its lower byte, a signed number, and the rest in the upper one.
-    """
-    for x in range(height * width):
-        plane[x] = plane[x] - ((plane[x] & 0x80) << 1)
+    """Turn the differences of a plane (height x width,) uint16 into pixels."""
     _undo(plane, height, width, predictor, _LEFT16, _GRADIENT16, _SMOOTH16)
