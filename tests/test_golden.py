@@ -1,7 +1,7 @@
 """What must never change by accident: the samples of converted datasets, and the epochs of Loaders, bit for bit.
 
 The digests in `tests/golden/` were made by the code of 2026-11-28, before datasets became lists of parts, and the
-payloads of delta by its first encoder. A change that
+payloads of delta by its encoder of 2026-11-29. A change that
 means to alter one of them says so in CHANGELOG, and `python tests/test_golden.py` writes them again.
 """
 

@@ -201,7 +201,7 @@ def _decode_planes(state, last, raw, escape, planes, image):
     for first in range(0, blocks, at.GROUP):
         count = min(at.GROUP, blocks - first)
         rounds = (count + at.PADDED - 1) // at.PADDED
-        decode_few(state, last, _table(0), kinds + np.uint64(at.STREAMS * (rounds + 1) - 1), rounds)
+        decode_few(state, last, _table(np.int64(0)), kinds + np.uint64(at.STREAMS * (rounds + 1) - 1), rounds)
         nbytes = sort_blocks(kinds + _U(at.STREAMS), first, count, (height, width, itemsize), keys, places, counts)
         if np.int64(escape - raw) < nbytes:
             return False
