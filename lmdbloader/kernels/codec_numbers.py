@@ -12,8 +12,6 @@ TILED = (CODEC_TILES, CODEC_DELTA_TILES)
 TILE_ENTRY_NBYTES, TILES_IN_GROUP, GROUP_SUM_NBYTES, FIRST_START_NBYTES = 12, 64, 8, 4
 # A JPEG payload's seek table: an entry, and the footer with its last bytes; those of the footer of a recoded file.
 SEEK_ENTRY_NBYTES, SEEK_FOOTER_NBYTES = 8, 16
-# The last bytes of a payload of delta, and the most pixels that one has in bytes: streams' lengths have 16 bits.
-DELTA_FOOT_NBYTES, DELTA_MOST_NBYTES = 22, 1 << 18
 SEEK_MAGIC, FAST_MAGIC = b"SEEK", b"FAST"
 
 # Statuses of decoding a payload, and the damage that each of them means.

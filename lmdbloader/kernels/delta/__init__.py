@@ -1,1 +1,1 @@
-"""The codec `delta` in compiled code: pixels predicted from their neighbours, and the differences in Huffman codes."""
+"""The codec `delta` in compiled code: pixels predicted from their neighbours, and differences in fixed codes."""

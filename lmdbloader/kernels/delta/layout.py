@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from lmdbloader.kernels.codec_numbers import DELTA_FOOT_NBYTES, DELTA_MOST_NBYTES
-
 # Streams are decoded side by side: a processor has finished another one's look-up while it waits for one.
 STREAMS = 8
 # The longest code; a table of all bits of that length is looked up in.
@@ -18,8 +16,9 @@ MOST_BITS = 11
 NONE, UP, LEFT, GRADIENT, SMOOTH, NUM_PREDICTORS = 0, 1, 2, 3, 4, 5
 # Or-ed to the predictor of a channel from which green is subtracted.
 LESS_GREEN = 8
-# Lengths of the streams (u16), width (u32), channels (u8), bytes of a value and how far values are shifted (u8).
-FOOT_NBYTES, MOST_RAW_NBYTES = DELTA_FOOT_NBYTES, DELTA_MOST_NBYTES
+# Lengths of the streams (u16), width (u32), channels (u8), bytes of a value and how far values are shifted (u8); and
+# the most bytes of pixels: streams must fit u16.
+FOOT_NBYTES, MOST_RAW_NBYTES = 22, 1 << 18
 # The sides of a block, and the blocks that are sorted together.
 SIDE, GROUP = 8, 1024
 # A code has a pair of differences; pairs are padded so that each stream has as many.
