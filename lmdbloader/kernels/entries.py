@@ -82,7 +82,40 @@ downscale = Entry(
     T="u8 u16",
     A="i32 i64",
 )
+resample_room = Entry(
+    "degrade.resample.resample_room(height: i64, width: i64, out_height: i64, out_width: i64) -> i64, i64, i64"
+)
+resample = Entry(
+    "degrade.resample.resample(source: f32[:], channels: i64, height: i64, width: i64, out: f32[:], out_height: i64,"
+    " out_width: i64, mode: i64, antialias: bool, factor_y: f64, factor_x: f64, bounds: i32[:], weights: f32[:],"
+    " line: f32[:])"
+)
+degrade_jpeg_room = Entry("degrade.jpeg.degrade_jpeg_room(height: i64, width: i64) -> i64")
+compress_libjpeg = Entry(
+    "degrade.jpeg.compress_libjpeg(source: f32[:], channels: i64, height: i64, width: i64, quality: i64, halves: bool,"
+    " out: f32[:], work: u8[:])"
+)
+compress_diffjpeg = Entry(
+    "degrade.jpeg.compress_diffjpeg(source: f32[:], channels: i64, height: i64, width: i64, quality: f64, out: f32[:],"
+    " work: u8[:])"
+)
 squared_error = Entry("resize.downscale.squared_error(a: T[:], b: T[:]) -> i64", T="u8 u16")
+
+fill_uniform = Entry("degrade.random.fill_uniform(out: f32[:], key0: u64, key1: u64, first: i64)")
+fill_normal = Entry("degrade.random.fill_normal(out: f32[:], key0: u64, key1: u64, first: i64)")
+gaussian = Entry(
+    "degrade.noise.gaussian(image: f32[:], channels: i64, plane: i64, sigma: f64, grey: bool, speckle: bool,"
+    " clipped: bool, key0: u64, key1: u64, work: u64[:])"
+)
+draw_mixture = Entry("degrade.noise.draw_mixture(level: f64, key0: u64, key1: u64, mixture: f64[:])")
+correlated = Entry(
+    "degrade.noise.correlated(image: f32[:], plane: i64, level: f64, speckle: bool, clipped: bool, key0: u64,"
+    " key1: u64, work: u64[:])"
+)
+poisson = Entry(
+    "degrade.noise.poisson(image: f32[:], channels: i64, plane: i64, scale: f64, photons: f64, grey: bool,"
+    " clipped: bool, key0: u64, key1: u64, work: u64[:])"
+)
 
 permute = Entry("orders.permute(positions: i64[:], n: i64, seed: u64, epoch: u64, purpose: u64, out: i64[:])")
 read_lanes = Entry(
@@ -103,6 +136,29 @@ advise = Entry(
     " stopping: u8[:]) -> bool"
 )
 forget = Entry("runtime.presence.forget(guard: i64, starts: i64[:], stops: i64[:])")
+
+
+make_blur_kernel = Entry(
+    "degrade.blur.make_kernel(shape: i64, size: i64, first: f64, second: f64, angle: f64, beta: f64, weights: f32[:])"
+    " -> bool"
+)
+blur = Entry(
+    "degrade.blur.blur(source: f32[:], channels: i64, height: i64, width: i64, size: i64, separable: bool,"
+    " weights: f32[:], out: f32[:], padded: f32[:])"
+)
+draw_chains = Entry(
+    "degrade.draw.draw_chains(chances: f64[:], table: f64[:,:,:], rules: f64[:,:,:], seed: u64, epoch: u64,"
+    " samples: i64[:], height: i64, width: i64, scale: i64, drawn: f64[:,:,:], orders: i64[:,:], variants: i64[:])"
+)
+degrade_rooms = Entry(
+    "degrade.chain.degrade_rooms(channels: i64, height: i64, width: i64)"
+    " -> i64, i64, i64, i64, i64, i64, i64, i64, i64, i64"
+)
+degrade = Entry(
+    "degrade.chain.degrade(images: i64, itemsize: i64, shape: (i64, i64, i64), samples: i64[:],"
+    " tables: (f64[:], f64[:,:,:], f64[:,:,:]), scale: i64, sharpens: i64, seed: u64, epoch: u64, out: i64[:],"
+    " described: i64[:,:], affine: f32[:,:,:], rooms: i64[:], drawn: f64[:,:], order: i64[:]) -> bool"
+)
 
 
 def all_entries() -> list[Entry]:

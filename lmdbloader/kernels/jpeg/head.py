@@ -28,6 +28,7 @@ FINE, DAMAGED, UNSUPPORTED, CODES_ONLY, PROGRESSIVE = 0, 1, 2, 3, 4
 
 @kernel
 def word_at(data, at):
+    """Return two bytes of a file as a number."""
     return np.int64(data[at]) << 8 | np.int64(data[at + 1])
 
 

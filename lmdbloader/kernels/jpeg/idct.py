@@ -19,39 +19,39 @@ from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.memory import store_u64, u8_at
 
 _I8, _I16, _I32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
-_FRACTION, _KEPT = 13, 2
+FRACTION, KEPT = 13, 2
 
 
 def _fixed(value: float) -> int:
-    return int(np.floor(value * (1 << _FRACTION) + 0.5))
+    return int(np.floor(value * (1 << FRACTION) + 0.5))
 
 
-class _Lanes:
+class Lanes:
     """Vectors of eight int32, with the operators that the transforms are written in."""
 
     def __init__(self, builder: Any, value: Any) -> None:
         self.builder, self.value = builder, value
 
-    def __add__(self, other: _Lanes) -> _Lanes:
-        return _Lanes(self.builder, self.builder.add(self.value, other.value))
+    def __add__(self, other: Lanes) -> Lanes:
+        return Lanes(self.builder, self.builder.add(self.value, other.value))
 
-    def __sub__(self, other: _Lanes) -> _Lanes:
-        return _Lanes(self.builder, self.builder.sub(self.value, other.value))
+    def __sub__(self, other: Lanes) -> Lanes:
+        return Lanes(self.builder, self.builder.sub(self.value, other.value))
 
     def _all(self, number: int) -> Any:
         count = self.value.type.count
         return ir.Constant(ir.VectorType(_I32, count), [_I32(number)] * count)
 
-    def __mul__(self, factor: float) -> _Lanes:
-        return _Lanes(self.builder, self.builder.mul(self.value, self._all(_fixed(factor))))
+    def __mul__(self, factor: float) -> Lanes:
+        return Lanes(self.builder, self.builder.mul(self.value, self._all(_fixed(factor))))
 
-    def __lshift__(self, bits: int) -> _Lanes:
-        return _Lanes(self.builder, self.builder.shl(self.value, self._all(bits)))
+    def __lshift__(self, bits: int) -> Lanes:
+        return Lanes(self.builder, self.builder.shl(self.value, self._all(bits)))
 
-    def descaled(self, bits: int) -> _Lanes:
+    def descaled(self, bits: int) -> Lanes:
         """Return them divided by a power of two and rounded."""
         raised = self.builder.add(self.value, self._all(1 << (bits - 1)))
-        return _Lanes(self.builder, self.builder.ashr(raised, self._all(bits)))
+        return Lanes(self.builder, self.builder.ashr(raised, self._all(bits)))
 
     def pixels(self) -> Any:
         """Return them as eight bytes around 128."""
@@ -62,12 +62,12 @@ class _Lanes:
         return b.trunc(value, ir.VectorType(_I8, value.type.count))
 
 
-def _to_eight(r: Sequence[_Lanes]) -> tuple[list[_Lanes], int]:
+def _to_eight(r: Sequence[Lanes]) -> tuple[list[Lanes], int]:
     """Return eight results of eight values, and the bits of fraction that they have gained."""
     z1 = (r[2] + r[6]) * 0.541196100
     even2 = z1 + r[6] * -1.847759065
     even3 = z1 + r[2] * 0.765366865
-    even0, even1 = (r[0] + r[4]) << _FRACTION, (r[0] - r[4]) << _FRACTION
+    even0, even1 = (r[0] + r[4]) << FRACTION, (r[0] - r[4]) << FRACTION
     low = (even0 + even3, even1 + even2, even1 - even2, even0 - even3)
     z5 = (r[7] + r[3] + r[5] + r[1]) * 1.175875602
     z1, z2 = (r[7] + r[1]) * -0.899976223, (r[5] + r[3]) * -2.562915447
@@ -81,9 +81,9 @@ def _to_eight(r: Sequence[_Lanes]) -> tuple[list[_Lanes], int]:
     return [a + b for a, b in zip(low, high, strict=True)] + [a - b for a, b in zip(low, high, strict=True)][::-1], 0
 
 
-def _to_four(r: Sequence[_Lanes]) -> tuple[list[_Lanes], int]:
+def _to_four(r: Sequence[Lanes]) -> tuple[list[Lanes], int]:
     """Return four results of eight values; number 4 of them does not count."""
-    base, turn = r[0] << (_FRACTION + 1), r[2] * 1.847759065 + r[6] * -0.765366865
+    base, turn = r[0] << (FRACTION + 1), r[2] * 1.847759065 + r[6] * -0.765366865
     low = (base + turn, base - turn)
     high = (
         r[7] * -0.509795579 + r[5] * -0.601344887 + r[3] * 0.899976223 + r[1] * 2.562915447,
@@ -92,14 +92,14 @@ def _to_four(r: Sequence[_Lanes]) -> tuple[list[_Lanes], int]:
     return [low[0] + high[0], low[1] + high[1], low[1] - high[1], low[0] - high[0]], 1
 
 
-def _to_two(r: Sequence[_Lanes]) -> tuple[list[_Lanes], int]:
+def _to_two(r: Sequence[Lanes]) -> tuple[list[Lanes], int]:
     """Return two results of eight values, of which the even ones but the first do not count."""
-    base = r[0] << (_FRACTION + 2)
+    base = r[0] << (FRACTION + 2)
     turn = r[7] * -0.720959822 + r[5] * 0.850430095 + r[3] * -1.272758580 + r[1] * 3.624509785
     return [base + turn, base - turn], 2
 
 
-def _transposed(builder: Any, rows: Sequence[Any]) -> list[Any]:
+def transposed(builder: Any, rows: Sequence[Any]) -> list[Any]:
     """Return eight vectors of eight lanes transposed; but for the last, shuffles stay within halves of a vector."""
 
     def shuffle(a: Any, b: Any, lanes: Sequence[int]) -> Any:
@@ -123,7 +123,7 @@ def _transposed(builder: Any, rows: Sequence[Any]) -> list[Any]:
     ]
 
 
-def _transform(transform: Callable[[Sequence[_Lanes]], tuple[list[_Lanes], int]]) -> Any:
+def _transform(transform: Callable[[Sequence[Lanes]], tuple[list[Lanes], int]]) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         block, scale, target, step = arguments
         row = ir.VectorType(_I16, 8)
@@ -134,17 +134,17 @@ def _transform(transform: Callable[[Sequence[_Lanes]], tuple[list[_Lanes], int]]
                 builder.load(builder.inttoptr(builder.add(address, offset), row.as_pointer()), align=2)
                 for address in (block, scale)
             )
-            rows.append(_Lanes(builder, builder.sext(builder.mul(loaded, factors), ir.VectorType(_I32, 8))))
+            rows.append(Lanes(builder, builder.sext(builder.mul(loaded, factors), ir.VectorType(_I32, 8))))
         down, gained = transform(rows)
-        down = [v.descaled(_FRACTION - _KEPT + gained) for v in down]
+        down = [v.descaled(FRACTION - KEPT + gained) for v in down]
         none = ir.Constant(ir.VectorType(_I32, 8), None)
-        columns = _transposed(builder, [v.value for v in down] + [none] * (8 - len(down)))
-        across, gained = transform([_Lanes(builder, v) for v in columns])
-        done = [v.descaled(_FRACTION + _KEPT + 3 + gained).value for v in across]
+        columns = transposed(builder, [v.value for v in down] + [none] * (8 - len(down)))
+        across, gained = transform([Lanes(builder, v) for v in columns])
+        done = [v.descaled(FRACTION + KEPT + 3 + gained).value for v in across]
         size = len(done)
-        for i, line in enumerate(_transposed(builder, done + [none] * (8 - size))[:size]):
+        for i, line in enumerate(transposed(builder, done + [none] * (8 - size))[:size]):
             address = builder.add(target, builder.mul(step, ir.Constant(step.type, i)))
-            word = builder.bitcast(_Lanes(builder, line).pixels(), ir.IntType(64))
+            word = builder.bitcast(Lanes(builder, line).pixels(), ir.IntType(64))
             part = builder.trunc(word, ir.IntType(8 * size)) if size < 8 else word
             builder.store(part, builder.inttoptr(address, part.type.as_pointer()), align=1)
         return context.get_dummy_value()

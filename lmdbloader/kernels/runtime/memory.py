@@ -33,7 +33,7 @@ def _array_of(kind: Any) -> Any:
 
 # ..._at(address, count) -> the array of so many values at an address.
 u8_at, u16_at, u32_at, u64_at = (_array_of(kind) for kind in (np.uint8, np.uint16, np.uint32, np.uint64))
-i32_at, i64_at, f32_at = (_array_of(kind) for kind in (np.int32, np.int64, np.float32))
+i32_at, i64_at, f32_at, f64_at = (_array_of(kind) for kind in (np.int32, np.int64, np.float32, np.float64))
 
 
 @njit(inline="always")
@@ -229,7 +229,8 @@ def _bits_as(kind: ir.Type, given: types.Type, found: types.Type) -> Any:
     return cast
 
 
-# The bits of a float32 as a uint32, of a float64 as a uint64, and the float64 that has such bits.
+# The bits of a float32 as a uint32, of a float64 as a uint64, and the floats that have such bits.
 bits_of = _bits_as(_I32, types.float32, types.uint32)
+float_of_bits = _bits_as(ir.FloatType(), types.uint32, types.float32)
 bits_of_double = _bits_as(_I64, types.float64, types.uint64)
 double_of_bits = _bits_as(ir.DoubleType(), types.uint64, types.float64)

@@ -7,7 +7,7 @@ import numpy as np
 from lmdbloader.kernels.runtime.compile import kernel
 
 # The second half of the key: the purpose of a number.
-ORDER_STREAM, AUGMENT_STREAM = np.uint64(1), np.uint64(2)
+ORDER_STREAM, AUGMENT_STREAM, DEGRADE_STREAM, NOISE_STREAM = (np.uint64(n) for n in range(1, 5))
 
 _ROUNDS = 10
 _MULTIPLIERS = np.uint64(0xD2E7470EE14C6C93), np.uint64(0xCA5A826395121157)

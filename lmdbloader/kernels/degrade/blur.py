@@ -1,0 +1,208 @@
+"""Blur kernels as Real-ESRGAN and BSRGAN draw them, and the filter that applies them with a mirrored border.
+
+Sources: Gaussian, generalised Gaussian and plateau-shaped kernels of Liu et al., "Estimating generalized Gaussian blur
+kernels" (2020), and the circular low-pass filter, in the forms of BasicSR's `degradations.py`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from lmdbloader.kernels.degrade.steps import TAPS
+from lmdbloader.kernels.runtime.compile import kernel
+from lmdbloader.kernels.runtime.exponential import exp, log
+from lmdbloader.kernels.runtime.memory import part
+from lmdbloader.kernels.runtime.trigonometry import cos, sin
+
+# Shapes of kernels. A separable one is given as one row, which is used in both directions.
+GAUSSIAN, GENERALIZED, PLATEAU, SINC = range(4)
+# A row of weights that all are smaller changes no pixel by a thousandth of a level of 16 bits.
+_NOTHING = 1e-8
+_LEAST_SIGMA = 1e-3
+
+
+@kernel
+def row_length(size):
+    """Return how many weights a row of a kernel has, with the zeros after them."""
+    return (size + TAPS - 1) // TAPS * TAPS
+
+
+@kernel
+def bessel(x):
+    """Return J1 of a float64 from 0 to 60: Bessel's integral by the trapezoidal rule, whose error is below 1e-12."""
+    points = np.int64(x) + 40
+    total = 0.0
+    for k in range(1, points):
+        angle = k * (math.pi / points)
+        total += cos(angle - x * sin(angle))
+    # The integrand is 1 at 0 and -1 at pi.
+    return total / points
+
+
+@kernel
+def _sinc(omega, r):
+    if r == 0.0:
+        return omega * omega / (4 * math.pi)
+    return omega * bessel(omega * r) / (2 * math.pi * r)
+
+
+@kernel
+def make_kernel(shape, size, first, second, angle, beta, weights):
+    """Write a normalised blur kernel.
+
+    Args:
+        shape: GAUSSIAN ... SINC.
+        size: Its side, odd, up to LARGEST of `steps`.
+        first, second: Standard deviations along the axes; of SINC `first` is the cutoff in radians a pixel.
+        angle: Of the first axis, in radians.
+        beta: The exponent of GENERALIZED and PLATEAU.
+        weights: float32, KERNEL_ROOM values; filled row by row, each of `row_length(size)`; or with one row, of a
+            separable kernel.
+
+    Returns:
+        Whether it is separable.
+    """
+    step, half = row_length(size), size // 2
+    if shape == GAUSSIAN and first == second:
+        _gaussian_row(size, first, weights)
+        return True
+    first, second = max(first, _LEAST_SIGMA), max(second, _LEAST_SIGMA)
+    c, s = cos(angle), sin(angle)
+    # The inverse of the covariance.
+    a, b = 1.0 / (first * first), 1.0 / (second * second)
+    xx, yy, xy = c * c * a + s * s * b, s * s * a + c * c * b, 2.0 * c * s * (a - b)
+    total = 0.0
+    for y in range(size):
+        for x in range(step):
+            down, across = y - half, x - half
+            if x >= size:
+                found = 0.0
+            elif shape == SINC and (abs(down) > abs(across) or down > 0 or across > 0):
+                continue
+            elif shape == SINC:
+                found = _sinc(first, math.sqrt(np.float64(down * down + across * across)))
+            else:
+                q = xx * across * across + yy * down * down + xy * across * down
+                power = q if beta == 1.0 or q == 0.0 else exp(beta * log(q))
+                found = 1.0 / (1.0 + power) if shape == PLATEAU else exp(-0.5 * power)
+            weights[y * step + x] = np.float32(found)
+            total += found
+    if shape == SINC:
+        total = _mirror(size, step, weights)
+    for k in range(size * step):
+        weights[k] = np.float32(weights[k] / total)
+    return False
+
+
+@kernel
+def _mirror(size, step, weights):
+    """Fill a kernel of eight equal parts from one; return its sum."""
+    half, total = size // 2, 0.0
+    for y in range(size):
+        for x in range(size):
+            a, b = abs(y - half), abs(x - half)
+            near, far = min(a, b), max(a, b)
+            found = weights[(half - near) * step + half - far]
+            weights[y * step + x] = found
+            total += found
+    return total
+
+
+@kernel
+def _gaussian_row(size, sigma, weights):
+    half, total = size // 2, 0.0
+    scale = -0.5 / (max(sigma, _LEAST_SIGMA) * max(sigma, _LEAST_SIGMA))
+    for x in range(size):
+        total += exp(scale * (x - half) * (x - half))
+    for x in range(row_length(size)):
+        weights[x] = np.float32(exp(scale * (x - half) * (x - half)) / total) if x < size else np.float32(0)
+
+
+@njit(inline="always")
+def _mirrored(at, size):
+    """Return where a place outside of an image is inside: mirrored at the middle of its first and last pixels."""
+    if size == 1:
+        return np.int64(0)
+    period = 2 * (size - 1)
+    at = abs(at) % period
+    return min(at, period - at)
+
+
+@kernel
+def padded_room(height, width, size):
+    """Return the float32 of a plane with a border for a kernel of this side, of two for a separable one."""
+    return 2 * (height + size + TAPS) * (width + row_length(size) + TAPS)
+
+
+@kernel
+def _pad_rows(plane, height, width, top, left, right, out):
+    """Write a plane with `top` mirrored rows on both sides, and mirrored columns; each row has left + width + right."""
+    step = left + width + right
+    for y in range(height + 2 * top):
+        row, line = part(plane, _mirrored(y - top, height) * width, width), part(out, y * step, step)
+        inner = part(line, left, width)
+        for x in range(width):
+            inner[x] = row[x]
+        for x in range(left):
+            line[x] = row[_mirrored(x - left, width)]
+        for x in range(right):
+            line[left + width + x] = row[_mirrored(width + x, width)]
+
+
+@kernel
+def _add_taps(line, row, after, later, last, a, b, c, d):
+    for x in range(line.shape[0]):  # vector instructions
+        line[x] += (a * row[x] + b * after[x]) + (c * later[x] + d * last[x])
+
+
+@kernel
+def _filter_row(rows, taps, count, down, line):
+    """Add `count` weighted rows or columns (`down` values from one to the next) to a line."""
+    width = line.shape[0]
+    for k in range(0, count, TAPS):
+        a, b, c, d = taps[k], taps[k + 1], taps[k + 2], taps[k + 3]
+        if max(max(abs(a), abs(b)), max(abs(c), abs(d))) < np.float32(_NOTHING):
+            continue
+        at = k * down
+        _add_taps(
+            line, part(rows, at, width), part(rows, at + down, width), part(rows, at + 2 * down, width),
+            part(rows, at + 3 * down, width), a, b, c, d,
+        )  # fmt: skip
+
+
+@kernel
+def blur(source, channels, height, width, size, separable, weights, out, padded):
+    """Filter an image with a kernel; the border is mirrored without repeating the edge (OpenCV's reflect101).
+
+    Args:
+        source: float32 (channels * height * width,).
+        size, separable, weights: As `make_kernel` fills them.
+        out: float32 (channels * height * width,), which may be `source`.
+        padded: float32, `padded_room` values.
+    """
+    half, count = size // 2, height * width
+    right = half + TAPS
+    step, rows = width + half + right, height + 2 * half
+    taps = row_length(size)
+    for c in range(channels):
+        _pad_rows(part(source, c * count, count), height, width, half, half, right, padded)
+        plane = part(out, c * count, count)
+        if separable:
+            across = part(padded, rows * step, (rows + TAPS) * width)
+            for y in range((rows + TAPS) * width):
+                across[y] = np.float32(0)
+            for y in range(rows):
+                _filter_row(part(padded, y * step, step), weights, taps, np.int64(1), part(across, y * width, width))
+        for y in range(height):
+            line = part(plane, y * width, width)
+            for x in range(width):
+                line[x] = np.float32(0)
+            if separable:
+                _filter_row(part(across, y * width, (taps + TAPS) * width), weights, taps, width, line)
+                continue
+            for k in range(size):
+                mine = part(weights, k * taps, taps)
+                _filter_row(part(padded, (y + k) * step, step), mine, taps, np.int64(1), line)

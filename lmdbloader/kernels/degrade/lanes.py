@@ -1,0 +1,72 @@
+"""Vectors of float32: weighted sums of them, and blocks transposed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from lmdbloader.kernels.jpeg.idct import transposed
+
+_I32, _I64, _FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
+LANES, SIDE = 16, 8
+
+
+@intrinsic
+def add_weighted(typing_context, source, step, weights, count, target):
+    """Write the sums of `count` times LANES float32, weighted and added in their order.
+
+    Args:
+        source: uint64 address of the first values; step: bytes from them to the next ones, int64.
+        weights: uint64 address of `count` float32; count: int64, at least 0.
+        target: uint64 address of the sums.
+    """
+
+    def generate(context, builder, signature, arguments):
+        source, step, weights, count, target = arguments
+        vector = ir.VectorType(_FLOAT, LANES)
+        everywhere = ir.Constant(ir.VectorType(_I32, LANES), None)
+        sums = cgutils.alloca_once(builder, vector)
+        builder.store(ir.Constant(vector, None), sums)
+        with cgutils.for_range(builder, count, intp=_I64) as loop:
+            at = builder.add(weights, builder.shl(loop.index, _I64(2)))
+            weight = builder.load(builder.inttoptr(at, _FLOAT.as_pointer()), align=4)
+            weight = builder.insert_element(ir.Constant(vector, ir.Undefined), weight, _I32(0))
+            weight = builder.shuffle_vector(weight, weight, everywhere)
+            at = builder.add(source, builder.mul(loop.index, step))
+            values = builder.load(builder.inttoptr(at, vector.as_pointer()), align=4)
+            builder.store(builder.fadd(builder.load(sums), builder.fmul(values, weight)), sums)
+        builder.store(builder.load(sums), builder.inttoptr(target, vector.as_pointer()), align=4)
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, types.int64, types.uint64, types.int64, types.uint64), generate
+
+
+def load_rows(builder: Any, address: Any, step: Any) -> list[Any]:
+    """Return eight vectors of eight float32, of which each is `step` bytes behind the one before."""
+    pointer = ir.VectorType(_FLOAT, SIDE).as_pointer()
+    places = [builder.add(address, builder.mul(step, ir.Constant(step.type, i))) for i in range(SIDE)]
+    return [builder.load(builder.inttoptr(at, pointer), align=4) for at in places]
+
+
+def store_rows(builder: Any, rows: list[Any], address: Any, step: Any) -> None:
+    """Store vectors, each `step` bytes behind the one before."""
+    for i, row in enumerate(rows):
+        at = builder.add(address, builder.mul(step, ir.Constant(step.type, i)))
+        builder.store(row, builder.inttoptr(at, row.type.as_pointer()), align=4)
+
+
+@intrinsic
+def transpose_block(typing_context, source, source_step, target, target_step):
+    """Transpose a block of 8 x 8 float32 from one uint64 address to another; steps: bytes between rows, int64."""
+
+    def generate(context, builder, signature, arguments):
+        source, source_step, target, target_step = arguments
+        rows = load_rows(builder, source, source_step)
+        store_rows(builder, transposed(builder, rows), target, target_step)
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, types.int64, types.uint64, types.int64), generate
