@@ -26,7 +26,8 @@ from lmdbloader.cli import make_parser
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 REFERENCE = DOCS / "reference"
-MODULES = ("errors", "fields", "lab", "ray", "superres", "transforms")  # public modules, each with its own __all__
+# Public modules, each with its own __all__.
+MODULES = ("errors", "fields", "lab", "ray", "superres", "superres.degradations", "transforms")
 
 
 def names_in_documents() -> Iterator[str]:

@@ -23,7 +23,9 @@ import trainer_program
 import yaml
 
 import lmdbloader
-from lmdbloader.superres.blur_kernels import FAMILIES, Kernel, KernelDraws
+from lmdbloader.kernels import entries
+from lmdbloader.kernels.degrade import steps
+from lmdbloader.superres.degradations import FAMILIES, BlurKernels
 
 tomllib = pytest.importorskip("tomllib")
 for needed in ("cv2", "msgspec"):  # of the programs
@@ -164,23 +166,29 @@ def test_blur_kernels_are_those_of_basicsr(monkeypatch: pytest.MonkeyPatch) -> N
     for _ in range(300):
         size, angle, beta = int(rng.choice(SIZES)), float(rng.uniform(-math.pi, math.pi)), float(rng.uniform(0.5, 4))
         first, second = (float(value) for value in rng.uniform(0.2, 3, 2))
-        cutoff, pad = float(rng.uniform(math.pi / 5, math.pi)), 10 - size // 2
-        pairs = {
-            "aniso": theirs.bivariate_Gaussian(size, first, second, angle, None, False),
-            "generalized_aniso": theirs.bivariate_generalized_Gaussian(size, first, second, angle, beta, None, False),
-            "plateau_aniso": theirs.bivariate_plateau(size, first, second, angle, beta, None, False),
-            "sinc": theirs.circular_lowpass_kernel(cutoff, size),
+        cutoff = float(rng.uniform(math.pi / 5, math.pi))
+        pairs = {  # by the number of the shape
+            0: theirs.bivariate_Gaussian(size, first, second, angle, None, False),
+            1: theirs.bivariate_generalized_Gaussian(size, first, second, angle, beta, None, False),
+            2: theirs.bivariate_plateau(size, first, second, angle, beta, None, False),
+            3: theirs.circular_lowpass_kernel(cutoff, size),
         }
-        for family, expected in pairs.items():
-            shape = {"aniso": 1.0, "sinc": cutoff}.get(family, beta)
-            found = Kernel(family, size, (first, second), angle, shape).weights()
-            assert np.abs(found - np.pad(expected, pad)).max() < 1e-6, family
+        for shape, expected in pairs.items():
+            weights, numbers = np.empty(steps.KERNEL_ROOM, np.float32), (first, second, angle, beta if shape else 1.0)
+            entries.make_blur_kernel(shape, size, *((cutoff, cutoff, 0.0, 1.0) if shape == 3 else numbers), weights)
+            length = -(-size // steps.TAPS) * steps.TAPS
+            found = weights[: size * length].reshape(size, length)[:, :size]
+            assert np.abs(found - expected).max() < 1e-6, shape
 
 
 def test_blur_kernels_are_distributed_as_those_of_basicsr(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs, stats, count = degradations_of_basicsr(monkeypatch), pytest.importorskip("scipy.stats"), 10_000
     shares, ranges = [0.45, 0.25, 0.12, 0.03, 0.12, 0.03], ((0.2, 3), (0.5, 4), (1, 2))
-    draws, rng = KernelDraws(SIZES, 0.1, FAMILIES, shares, *ranges), np.random.default_rng(1)
+    options = {"kernel_list": FAMILIES, "kernel_prob": shares, "sinc_prob": 0.1, "blur_sigma": ranges[0]}
+    options |= {"betag_range": ranges[1], "betap_range": ranges[2]}
+    kernels = BlurKernels(
+        "test", {f"{k}{n}": v for n in ("", "2") for k, v in options.items()} | {"final_sinc_prob": 1}
+    )
     random.seed(1)
     uniform = np.random.RandomState(1).uniform
     monkeypatch.setattr(np.random, "uniform", uniform)
@@ -199,7 +207,7 @@ def test_blur_kernels_are_distributed_as_those_of_basicsr(monkeypatch: pytest.Mo
 
     y, x = np.mgrid[-10:11, -10:11]
     measures = {"centre": (x == 0) & (y == 0), "width": x * x, "height": y * y, "tilt": x * y, "row": y == 0}
-    ours = np.stack([draws.draw(rng).weights() for _ in range(count)])
+    ours = np.stack([kernels.draw(1, 0, draw)[0] for draw in range(count)])
     their = np.stack([their_kernel() for _ in range(count)])
     for name, weights in measures.items():
         found = [(kernels * weights).sum((1, 2)) for kernels in (ours, their)]

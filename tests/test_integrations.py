@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Sampler
 
 import lmdbloader
 from lmdbloader.errors import OptionError
-from lmdbloader.superres.blur_kernels import FAMILIES
+from lmdbloader.superres.degradations import FAMILIES
 
 COUNT = 20
 
@@ -275,12 +275,12 @@ def test_ground_truth_has_kernels_that_depend_on_the_epoch_and_the_draw(registry
         ({"phase": "val"}, "LmdbloaderGtDataset is for training"),
         ({"gt_size": 600}, "a side of 520 pixels, but .* crops 632x632"),
         ({"final_sinc_prob": None}, "the option final_sinc_prob is missing"),
-        ({"kernel_list": ["skew"], "kernel_prob": [1]}, "kernel_list: skew"),
-        ({"kernel_range2": (4, 8)}, "kernel_range: sizes"),
-        ({"final_kernel_range": (19, 23)}, "kernel_range: sizes"),
+        ({"kernel_list": ["skew"], "kernel_prob": [1]}, "kernel_list=.*skew.*: expected names"),
+        ({"kernel_range2": (4, 8)}, "kernel_range2=.*: expected odd"),
+        ({"final_kernel_range": (19, 23)}, "final_kernel_range: .* at most 21"),
         ({"blur_sigma": (3, 0.2)}, "blur_sigma"),
         ({"betap_range2": (2, 4)}, "betap_range"),
-        ({"kernel_prob": [1.0]}, "expected 6 shares"),
+        ({"kernel_prob": [1.0]}, "as many names as there are probabilities"),
     ],
 )
 def test_options_of_ground_truth_that_do_not_fit_are_errors(

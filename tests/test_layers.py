@@ -15,7 +15,7 @@ EDGES = {
     "integrations": "superres loader batch transforms",
     "ray": "conversion batch store transforms format",
     "lab": "loader conversion batch show store transforms images format",
-    "superres": "",
+    "superres": "transforms kernels",
     "loader": "batch store transforms format kernels",
     "conversion": "store images format kernels",
     "batch": "store transforms format kernels",

@@ -20,6 +20,7 @@ from lmdbloader.transforms.functions import call, described, is_compiled
 from lmdbloader.transforms.of_torchvision import check_pixels, in_step
 
 if TYPE_CHECKING:
+    from lmdbloader.batch.degraded import DegradeStep
     from lmdbloader.batch.steps import OwnStep
 
 I64 = npt.NDArray[np.int64]
@@ -61,16 +62,18 @@ class Functions:
         self._pipeline = pipeline
         self._own: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None
         self._check_pixels([*([] if own is None else [own]), *functions])
-        self._steps: Mapping[int, OwnStep] = {}
+        self._steps: Mapping[int, OwnStep | DegradeStep] = {}
         if any(map(is_compiled, functions)):
             from lmdbloader.batch.steps import bound
 
             self._steps = bound(functions, pipeline, self._kinds)
-        self._functions = {
-            place: in_step(function, self._kinds)
-            for place, function in enumerate(functions)
-            if place not in self._steps
-        }
+        kinds: Mapping[str, str] = self._kinds
+        self._functions = {}
+        for place, function in enumerate(functions):
+            if (step := self._steps.get(place)) is None:
+                self._functions[place] = in_step(function, kinds)
+            else:
+                kinds = step.kinds
         self._num_places = len(functions)
         self.in_python = list(self._functions.values())
 

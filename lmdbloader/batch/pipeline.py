@@ -139,6 +139,7 @@ class Pipeline:
         rows: Rows | None = None,
         seed: int = 0,
         channels_last: bool = False,
+        as_planes: bool = False,
         verify: bool = True,
     ) -> None:
         """Check that the transforms suit every image, and compile them.
@@ -149,7 +150,8 @@ class Pipeline:
             transforms: Applied to the images.
             rows: The rows of the index that may be read, a range or (n,); all of them by default.
             seed: Of the random choices, from 0 to 2**64 - 1.
-            channels_last: Whether images are (H, W, C) in memory.
+            channels_last: Whether images of finished batches are (H, W, C) in memory.
+            as_planes: Whether a later step does this, and needs (C, H, W).
             verify: Whether to verify checksums.
 
         Raises:
@@ -178,7 +180,7 @@ class Pipeline:
         self._file = reader.data_file.for_kernels()
         self._most = np.zeros(4, np.int64)
         self._has_files = any(map(reader.has_in_python, self.fields))
-        self.outputs = self._measure(channels_last)
+        self.outputs = self._measure(channels_last and not as_planes)
         self._describe()
 
     def _image_field(self, f: int) -> ImageField:

@@ -10,10 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from lmdbloader.batch.degraded import DegradeStep
 from lmdbloader.batch.pipeline import Pipeline
 from lmdbloader.batch.places import image_of_size
 from lmdbloader.errors import OptionError
 from lmdbloader.transforms.compiled_function import CompiledFunction
+from lmdbloader.transforms.degradation import Degradation
 
 I64 = npt.NDArray[np.int64]
 
@@ -25,11 +27,13 @@ class OwnStep:
     Attributes:
         function: The function.
         names: Of the fields that it changes.
+        kinds: The kind of each field after it, by name.
         number: Of the function among the compiled functions of the Loader.
     """
 
     function: CompiledFunction
     names: tuple[str, ...]
+    kinds: Mapping[str, str]
     number: int
 
     def run(self, batch: Any, draws: I64, *, seed: int, epoch: int, is_fresh: bool) -> Any:
@@ -56,7 +60,7 @@ class OwnStep:
 
 def bound(
     functions: Sequence[Callable[[Any], Any]], pipeline: Pipeline, kinds: Mapping[str, str]
-) -> dict[int, OwnStep]:
+) -> dict[int, OwnStep | DegradeStep]:
     """Return the compiled functions among the functions of a Loader, compiled, by their place.
 
     Args:
@@ -69,15 +73,21 @@ def bound(
         OptionError: A function does not suit the fields, or Numba cannot compile it.
     """
     outputs = {o.name: o for o in pipeline.outputs}
-    found: dict[int, OwnStep] = {}
-    is_first = True
+    found: dict[int, OwnStep | DegradeStep] = {}
+    is_first, number = True, 0
     for place, function in enumerate(functions):
-        if isinstance(function, CompiledFunction):
+        if isinstance(function, Degradation):
+            if not is_first or number:
+                raise OptionError(f"{function}: a function comes before it. Put it directly after the transforms.")
+            step = found[place] = DegradeStep(function, pipeline, kinds)
+            outputs, kinds = {o.name: o for o in step.outputs}, step.kinds
+        elif isinstance(function, CompiledFunction):
             names = _fields_of(function, kinds, pipeline)
             for o in (outputs[name] for name in names if name in outputs and is_first):
                 function.prepare(o.values.dtype, channels_last=o.channels_last and not o.is_mask)
-            found[place] = OwnStep(function, names, len(found))
-        is_first = is_first and isinstance(function, CompiledFunction)
+            found[place] = OwnStep(function, names, kinds, number)
+            number += 1
+        is_first = is_first and place in found
     return found
 
 

@@ -16,15 +16,13 @@ from lmdbloader.batch.draws import drawn
 from lmdbloader.batch.many import ReadsMany
 from lmdbloader.errors import OptionError
 from lmdbloader.integrations.enlarged_sampler import PROGRAMS, adapt_sampler, option
-from lmdbloader.superres.blur_kernels import Kernel, KernelDraws, check_sizes, draw_final, pulse
+from lmdbloader.superres.degradations import BlurKernels
 from lmdbloader.transforms import Normalize, RandomCrop, RandomDihedral, RandomHorizontalFlip, ToDtype, Transform
 
 __all__ = ["LmdbloaderDataset", "LmdbloaderGtDataset"]
 
 # Options of those datasets that these types do not have: a dataset is chosen and paired when it is converted.
 _UNKNOWN = ("dataroot_lq", "meta_info_file", "meta_info", "filename_tmpl", "color")
-# Sides of a blur kernel where the program has no option for them.
-_SIZES = (7, 21)
 # Sides of the images that a model degrades, before its own crop.
 _GT_OF_BASICSR, _GT_OF_NEOSR, _MORE_GT_OF_REDUX = 400, 512, 32
 
@@ -155,22 +153,17 @@ class LmdbloaderGtDataset(_Registered):
         if options.get("phase", "train") != "train":
             raise OptionError("LmdbloaderGtDataset is for training. Validate with pairs: type: LmdbloaderDataset")
         self._mode = options.get("lq_resize_mode")
-        self._stages: tuple[KernelDraws, ...] = ()
-        if self._mode is None:
-            self._stages = tuple(_kernel_draws(options, ending) for ending in ("", "2"))
-            self._final = _sizes(options, "final_kernel_range"), float(_needed(options, "final_sinc_prob"))
+        self._kernels = BlurKernels(options["type"], options) if self._mode is None else None
         images = [name for name, field in LMDBDataset(_path(options)).fields.items() if field.has_pixels]
         self._field = images[0] if len(images) == 1 else "hr"
         super().__init__(opt, (self._field,), _gt_size(options))
 
     def _named(self, sample: Any, path: str, key: tuple[int, int, int]) -> dict[str, Any]:
         found = {"gt": getattr(sample, self._field), "gt_path": path}
-        if self._mode is not None:
+        if self._kernels is None:
             return {**found, "lq_path": path, "lq_resize_mode": self._mode}
-        random = np.random.default_rng(key)
-        first, second = (stage.draw(random) for stage in self._stages)
-        last = draw_final(random, *self._final)
-        return {**found, "kernel1": _tensor(first), "kernel2": _tensor(second), "sinc_kernel": _tensor(last)}
+        kernels = map(torch.from_numpy, self._kernels.draw(*key))
+        return {**found, **dict(zip(("kernel1", "kernel2", "sinc_kernel"), kernels, strict=True))}
 
 
 def _options(opt: Any) -> dict[str, Any]:
@@ -230,25 +223,6 @@ def _gt_size(options: Mapping[str, Any]) -> int:
         size = int(_needed(options, "gt_size"))
         return size if "lq_resize_mode" in options else size + _MORE_GT_OF_REDUX
     return _GT_OF_NEOSR if "patch_size" in options else _GT_OF_BASICSR
-
-
-def _kernel_draws(options: Mapping[str, Any], ending: str) -> KernelDraws:
-    """Return the kernels of a stage, whose options have this ending."""
-    names = ("sinc_prob", "kernel_list", "kernel_prob", "blur_sigma", "betag_range", "betap_range")
-    return KernelDraws(
-        _sizes(options, f"kernel_range{ending}"), **{name: _needed(options, name + ending) for name in names}
-    )
-
-
-def _sizes(options: Mapping[str, Any], name: str) -> list[int]:
-    low, high = options.get(name, _SIZES)
-    sizes = [*range(low, high + 1, 2)]
-    check_sizes(sizes)
-    return sizes
-
-
-def _tensor(kernel: Kernel | None) -> torch.Tensor:
-    return torch.from_numpy((pulse() if kernel is None else kernel.weights()).astype(np.float32))
 
 
 def _check_scale(dataset: LMDBDataset, scale: int | None) -> None:

@@ -329,7 +329,7 @@ class Loader(DataLoader[Any]):
                 images = alike
         pipeline = Pipeline(
             dataset.reader, images, transforms, rows=rows, seed=seed, channels_last=self._channels_last,
-            verify=self._verify,
+            as_planes=any(getattr(function, "makes_pairs", False) for function in self._functions), verify=self._verify,
         )  # fmt: skip
         others = [name for name, f in dataset.fields.items() if f.is_payload and name not in images]
         nbytes = int(sum(dataset.reader.mean_nbytes(name, "raw_nbytes", rows) for name in others))

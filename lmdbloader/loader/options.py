@@ -18,7 +18,7 @@ from lmdbloader.batch.pipeline import check_seed
 from lmdbloader.errors import OptionError
 from lmdbloader.loader.orders import Orders, SeededOrders
 from lmdbloader.transforms.base import Transform
-from lmdbloader.transforms.functions import described
+from lmdbloader.transforms.functions import BatchFunction, described
 
 if TYPE_CHECKING:
     from lmdbloader.loader.mixtures import Mixture
@@ -121,6 +121,7 @@ def compiled_and_functions(
     Raises:
         OptionError: One is neither, or a function comes before a transform.
     """
+    transforms = _with_values_in_degradation(transforms)
     compiled = [t for t in transforms if isinstance(t, Transform)]
     functions = [t for t in transforms if not isinstance(t, Transform)]
     for t in functions:
@@ -138,6 +139,24 @@ def compiled_and_functions(
     for function in functions:
         _warn_of_one_draw(function)
     return compiled, functions
+
+
+def _with_values_in_degradation(transforms: Sequence[Any]) -> Sequence[Any]:
+    """Return transforms with those of values after a Degradation as its own.
+
+    Raises:
+        OptionError: One after it is another, or a function is before it, or there are two.
+    """
+    places = [k for k, t in enumerate(transforms) if isinstance(t, BatchFunction) and t.makes_pairs]
+    if not places:
+        return transforms
+    place = places[0]
+    if len(places) > 1:
+        raise OptionError(f"transforms: {transforms[places[1]]} comes after another degradation. Leave one out.")
+    end = place + 1
+    while end < len(transforms) and isinstance(transforms[end], Transform):
+        end += 1
+    return [*transforms[:place], transforms[place].followed_by(transforms[place + 1 : end]), *transforms[end:]]
 
 
 def _warn_of_one_draw(function: Any) -> None:

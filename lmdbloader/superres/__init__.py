@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lmdbloader.base.stopwatch import StepTimer
+from lmdbloader.superres import degradations
 from lmdbloader.superres.evaluation import Evaluation, Scores, bicubic, evaluate, predict, score
 from lmdbloader.superres.metrics import luma, psnr, ssim
 from lmdbloader.superres.tensors import merge_luma, upscale
@@ -12,6 +13,7 @@ __all__ = [
     "Scores",
     "StepTimer",
     "bicubic",
+    "degradations",
     "evaluate",
     "luma",
     "merge_luma",

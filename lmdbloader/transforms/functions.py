@@ -25,10 +25,12 @@ class BatchFunction:
     list has its own for each batch.
 
     Attributes:
-        is_compiled: Whether it is a CompiledFunction, whose steps are compiled code.
+        is_compiled: Whether its steps are compiled code, as those of a CompiledFunction and a Degradation.
+        makes_pairs: Whether it is a Degradation, which makes a second image.
     """
 
     is_compiled: ClassVar[bool] = False
+    makes_pairs: ClassVar[bool] = False
 
     @property
     def is_random(self) -> bool:
@@ -73,7 +75,7 @@ class WithIndices:
 
 
 def is_compiled(function: object) -> bool:
-    """Return whether a function is the user's own compiled code, a CompiledFunction."""
+    """Return whether a function is compiled code: a CompiledFunction or a Degradation."""
     return isinstance(function, BatchFunction) and function.is_compiled
 
 

@@ -1,0 +1,170 @@
+"""Degradation: makes low-resolution images from high-resolution ones with random blur, resizes, noise and JPEG."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from lmdbloader.base.arguments import flag
+from lmdbloader.errors import OptionError
+from lmdbloader.kernels import entries
+from lmdbloader.kernels.degrade import steps
+from lmdbloader.transforms.base import Transform
+from lmdbloader.transforms.functions import BatchFunction
+from lmdbloader.transforms.values import Normalize, ToDtype
+
+I64 = npt.NDArray[np.int64]
+F64 = npt.NDArray[np.float64]
+# A step of a chain: numbers by column, see `lmdbloader.kernels.degrade.steps`.
+Step = Mapping[int, float]
+Rule = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One of the chains of a degradation.
+
+    Attributes:
+        steps: In their usual order.
+        rules: How the order is drawn: rows of FIRST_PLACE ... REORDER.
+        p: Its probability.
+    """
+
+    steps: Sequence[Step]
+    rules: Sequence[Rule] = ()
+    p: float = 1.0
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Degradation(BatchFunction):
+    """A random chain of degradations for each sample, which makes `lr` from `hr`; `lmdbloader.superres` has presets.
+
+    In a Loader's list it comes after the transforms that move pixels, and before ToDtype and Normalize, which then hold
+    for both images. The draws depend on the seed, the epoch and the sample's number alone; no two samples share any.
+
+    Attributes:
+        name: Of the preset.
+        scale: How many times smaller `lr` is.
+        variants: Its chains.
+        options: Arguments of the preset that are not the default, for its text.
+        sharpens: "both": `hr` is sharpened, and `lr` is made of the sharpened image; "lr": only the latter; or "".
+        fixed: Whether the draws are the same in every epoch, as for validation.
+        field: The name of the image field; None if there is only one.
+        after: The ToDtype and Normalize after it in a Loader's list.
+    """
+
+    name: str
+    scale: int
+    variants: tuple[Variant, ...]
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    sharpens: str = ""
+    fixed: bool = False
+    field: str | None = None
+    after: tuple[Transform, ...] = ()
+
+    is_compiled: ClassVar[bool] = True
+    makes_pairs: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Make the tables that kernels read."""
+        object.__setattr__(self, "fixed", flag(f"{self.name}: fixed", self.fixed))
+        num_steps = max(len(v.steps) for v in self.variants)
+        num_rules = max(len(v.rules) for v in self.variants)
+        table = np.zeros((len(self.variants), num_steps, steps.NUM_STEP))
+        rules = np.zeros((len(self.variants), num_rules, 4))
+        for v, variant in enumerate(self.variants):
+            for s, step in enumerate(variant.steps):
+                table[v, s, list(step)] = list(step.values())
+            rules[v, : len(variant.rules)] = np.array(variant.rules).reshape(-1, 4)
+            rules[v, len(variant.rules) :, steps.REORDER] = steps.FIRST_LAST  # with a probability of 0
+        chances = np.cumsum([v.p for v in self.variants])
+        object.__setattr__(self, "tables", (chances, table, rules))
+
+    tables: tuple[F64, F64, F64] = dataclasses.field(init=False)
+
+    @property
+    def is_random(self) -> bool:
+        """Whether it makes other choices in every epoch."""
+        return not self.fixed
+
+    @property
+    def growth(self) -> float:
+        """How many times larger than the image a side may become on the way."""
+        _, table, _ = self.tables
+        # Ranges may run downwards.
+        most = np.maximum(
+            table[:, :, [steps.MOST_UP, steps.MOST_DOWN]], table[:, :, [steps.LEAST_UP, steps.LEAST_DOWN]]
+        )
+        most = np.where(table[:, :, [steps.UP_P, steps.DOWN_P]] > 0, most, 1.0)
+        most[table[:, :, steps.DIVIDES] > 0, 1] = 1.0
+        most = np.where(table[:, :, steps.CODE] == steps.RESIZE, np.maximum(most.max(2), 1.0), 1.0)
+        of_image = table[:, :, steps.OF] == steps.OF_IMAGE
+        # Those of the result may come first in a random order.
+        of_result = np.where(of_image, 1.0, most / self.scale).max(1)
+        return float((np.where(of_image, most, 1.0).prod(1) * np.maximum(of_result, 1.0)).max())
+
+    def __repr__(self) -> str:
+        fixed = {"fixed": True} if self.fixed else {}
+        field = {} if self.field is None else {"field": self.field}
+        shown = {"scale": self.scale, **self.options, **fixed, **field}
+        return f"{self.name}({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+    def followed_by(self, transforms: Sequence[Transform]) -> Degradation:
+        """Return the same degradation with these transforms after it.
+
+        Raises:
+            OptionError: One is neither ToDtype nor Normalize.
+        """
+        for transform in transforms:
+            if not isinstance(transform, ToDtype | Normalize):
+                raise OptionError(
+                    f"transforms: {type(transform).__name__} comes after {self.name}; expected ToDtype and Normalize "
+                    "there. Put crops, flips and changes of colours before it."
+                )
+            if wrong := set(transform.fields or ()) - {"lr", "hr"}:
+                raise OptionError(f"{transform}: no image field {min(wrong)!r}; after {self.name} there are lr and hr")
+        return dataclasses.replace(self, after=tuple(transforms))
+
+    def draw(self, draws: I64, height: int, width: int, *, seed: int = 0, epoch: int = 0) -> tuple[F64, I64, I64]:
+        """Return what is drawn for samples: the numbers of steps (n, steps, 7), their orders (n, steps), variants (n,).
+
+        Args:
+            draws: (n,) integers, numbers of the samples.
+            height: Of the images.
+            width: Of the images.
+            seed: The Loader's.
+            epoch: Its number.
+        """
+        draws, (_, table, _) = np.ascontiguousarray(draws, np.int64), self.tables
+        drawn = np.zeros((len(draws), table.shape[1], steps.NUM_DRAWN))
+        orders, variants = np.zeros((len(draws), table.shape[1]), np.int64), np.zeros(len(draws), np.int64)
+        entries.draw_chains(
+            *self.tables,
+            seed,
+            0 if self.fixed else epoch,
+            draws,
+            height,
+            width,
+            self.scale,
+            drawn,
+            orders,
+            variants,
+        )
+        return drawn, orders, variants
+
+    def apply(self, batch: Any, random: np.random.Generator) -> NoReturn:
+        """Raise OptionError: only a Loader knows the numbers of the samples.
+
+        Args:
+            batch: A batch.
+            random: Random numbers.
+
+        Raises:
+            OptionError: Always.
+        """
+        raise OptionError(f"{self}: only a Loader calls it. Add it to Loader(..., transforms=[RandomCrop(256), ...]).")
