@@ -62,7 +62,8 @@ REASONS: dict[str, str] = {
     " makes an index, and waits until the disk has everything. It decodes each JPEG once, to find damaged ones. Loading"
     " its modules, once in a process, is part of the time.",
     "bytes on disk": "PNG files, lz4 and ArrayRecord compress. Here pixels are stored as they are, to be read without"
-    ' decoding (`codec="lz4"` compresses them too), and with an index.',
+    ' decoding, and with an index. `codec="delta"` takes fewer bytes than all of them: 0.43 to 0.47 of the pixels of'
+    " photographs, where PNG takes 0.53 to 0.59 ([measured](tables.md#codecs-of-pixels)).",
     "peak memory": "The pages of a mapped dataset count, though the system can take them back at any time. The Loader"
     " also keeps `num_threads + prefetch` groups of at least 64 samples.",
 }
