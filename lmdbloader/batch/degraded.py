@@ -24,7 +24,6 @@ from lmdbloader.transforms.values import Chain, ImageField
 
 I64 = npt.NDArray[np.int64]
 LR, HR = "lr", "hr"
-_DTYPES = (torch.uint8, torch.uint16)
 
 
 class DegradeStep:
