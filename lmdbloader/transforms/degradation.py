@@ -143,18 +143,8 @@ class Degradation(BatchFunction):
         draws, (_, table, _) = np.ascontiguousarray(draws, np.int64), self.tables
         drawn = np.zeros((len(draws), table.shape[1], steps.NUM_DRAWN))
         orders, variants = np.zeros((len(draws), table.shape[1]), np.int64), np.zeros(len(draws), np.int64)
-        entries.draw_chains(
-            *self.tables,
-            seed,
-            0 if self.fixed else epoch,
-            draws,
-            height,
-            width,
-            self.scale,
-            drawn,
-            orders,
-            variants,
-        )
+        epoch = 0 if self.fixed else epoch
+        entries.draw_chains(*self.tables, seed, epoch, draws, height, width, self.scale, drawn, orders, variants)
         return drawn, orders, variants
 
     def apply(self, batch: Any, random: np.random.Generator) -> NoReturn:
