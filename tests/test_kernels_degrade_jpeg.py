@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from degradation_reference import COLOR, LUMA, TO_RGB, TO_YCC
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -18,18 +19,6 @@ GUARD, MARK = 256, 0x5B
 PHOTOGRAPH = photographs.astronaut().transpose(2, 0, 1)
 SIDE = st.integers(1, 70) | st.sampled_from([8, 16, 32, 64])
 KINDS = st.sampled_from(["photograph", "noise", "black and white", "grey levels"])
-# Annex K.
-LUMINANCE = np.array(
-    [
-        [16, 11, 10, 16, 24, 40, 51, 61], [12, 12, 14, 19, 26, 58, 60, 55], [14, 13, 16, 24, 40, 57, 69, 56],
-        [14, 17, 22, 29, 51, 87, 80, 62], [18, 22, 37, 56, 68, 109, 103, 77], [24, 35, 55, 64, 81, 104, 113, 92],
-        [49, 64, 78, 87, 103, 121, 120, 101], [72, 92, 95, 98, 112, 100, 103, 99],
-    ]
-)  # fmt: skip
-COLOR = np.full((8, 8), 99)
-COLOR[:4, :4] = [[17, 18, 24, 47], [18, 21, 26, 66], [24, 26, 56, 99], [47, 66, 99, 99]]
-YCC = np.array([[0.299, 0.587, 0.114], [-0.168736, -0.331264, 0.5], [0.5, -0.418688, -0.081312]])
-RGB = np.array([[1, 0, 1.402], [1, -0.344136, -0.714136], [1, 1.772, 0]])
 
 
 def compressed(kernel: Any, image: np.ndarray, *options: Any, in_place: bool = False) -> np.ndarray:
@@ -111,16 +100,16 @@ def diffjpeg(image: np.ndarray, quality: float) -> tuple[np.ndarray, np.ndarray]
     height, width = image.shape[1:]
     padded = np.pad(image.astype(np.float64) * 255, ((0, 0), (0, -height % 16), (0, -width % 16)))
     factor = 50 / quality if quality < 50 else 2 - quality / 50
-    y, *colors = np.tensordot(YCC, padded, 1)
+    y, *colors = np.tensordot(TO_YCC, padded, 1)
     # Its table of luminance is transposed.
-    found, halfway = quantised(y - 128, LUMINANCE.T * factor)
+    found, halfway = quantised(y - 128, LUMA.T * factor)
     ycc, changing = [found + 128], halfway.repeat(8, 0).repeat(8, 1)
     for plane in colors:
         means = plane.reshape(plane.shape[0] // 2, 2, plane.shape[1] // 2, 2).mean((1, 3))
         found, halfway = quantised(means, COLOR * factor)
         ycc.append(found.repeat(2, 0).repeat(2, 1))
         changing = changing | halfway.repeat(16, 0).repeat(16, 1)
-    rgb = np.tensordot(RGB, np.stack(ycc), 1).clip(0, 255) / 255
+    rgb = np.tensordot(TO_RGB, np.stack(ycc), 1).clip(0, 255) / 255
     return rgb[:, :height, :width], changing[:height, :width]
 
 
