@@ -6,8 +6,17 @@ import argparse
 from dataclasses import Field, fields
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from lmdbloader.cli._numbers import number
-from lmdbloader.conversion.options import GROUPS, RUN, TAKE, ConvertOptions, choices_of, explain, grammar_of
+from lmdbloader.cli._numbers import number, numbers
+from lmdbloader.conversion.options import (
+    GROUPS,
+    RUN,
+    TAKE,
+    ConvertOptions,
+    choices_of,
+    explain,
+    grammar_of,
+    takes_several,
+)
 
 if TYPE_CHECKING:
     from lmdbloader.conversion import Split
@@ -63,5 +72,5 @@ def _keywords(f: Field[Any], hint: Any) -> dict[str, Any]:
     if choices := choices_of(f, hint):
         found["choices"] = choices
     elif grammar := grammar_of(f, hint):
-        found["type"] = number(grammar)
+        found["type"] = numbers(grammar) if takes_several(hint) else number(grammar)
     return found

@@ -156,11 +156,12 @@ class ConvertOptions:
         limits=(1, None),
         grammar=PIXELS,
     )
-    scale: int | None = opt(
+    scale: int | Sequence[int] | None = opt(
         None,
         MAKE,
         "make lr from hr, S times smaller (2 to 8), by bicubic downscaling; hr is first cropped at the right "
-        "and bottom to a multiple of S. For given pairs: the factor that they must have",
+        "and bottom to a multiple of S. Of several, such as 2,3,4: lr2, lr3 and lr4, and hr is cropped to a multiple "
+        "of their least common multiple. For given pairs: the factor that they must have",
         metavar="S",
         limits=(2, 8),
     )
@@ -247,6 +248,17 @@ class ConvertOptions:
         limits=(0, None),
     )
 
+    @property
+    def low_scales(self) -> dict[str, int]:
+        """The scale of each low-resolution image by its field's name, in order: none without a scale.
+
+        >>> ConvertOptions(scale=2).low_scales, ConvertOptions(scale=[2, 3]).low_scales
+        ({'lr': 2}, {'lr2': 2, 'lr3': 3})
+        """
+        if self.scale is None or isinstance(self.scale, int):
+            return {} if self.scale is None else {"lr": self.scale}
+        return {f"lr{scale}": scale for scale in self.scale}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions(ConvertOptions):
@@ -323,6 +335,12 @@ def _checked(f: Field[Any], hint: Any, value: Any) -> Any:
             expected = f"{', '.join(choices[:-1])} or {choices[-1]}"
             raise OptionError(f"{option(f.name, value)}: expected {expected}")
         return value
+    if takes_several(hint) and isinstance(value, Sequence):
+        parts = value.split(",") if isinstance(value, str) else value
+        numbers = sorted({_checked(f, int, part) for part in parts})  # a list, as JSON has it
+        if not numbers:
+            raise OptionError(f"{option(f.name, value)}: expected at least one number")
+        return numbers[0] if len(numbers) == 1 else numbers
     least, most = f.metadata["limits"] or (None, None)
     kind = kind_of(hint)
     if (grammar := grammar_of(f, hint)) is not None and isinstance(value, str):
@@ -357,6 +375,11 @@ def choices_of(f: Field[Any], hint: Any) -> tuple[str, ...]:
 def kind_of(hint: Any) -> type | None:
     """Return bool, int or float if an option is one of them."""
     return next((part for part in (hint, *get_args(hint)) if part in (bool, int, float)), None)
+
+
+def takes_several(hint: Any) -> bool:
+    """Return whether an option may be several whole numbers."""
+    return any(get_origin(part) is Sequence and get_args(part) == (int,) for part in get_args(hint))
 
 
 def grammar_of(f: Field[Any], hint: Any) -> Grammar | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -51,6 +53,17 @@ def _why_no_pair(lr: Pixels, scale: int | None) -> str:
             "bottom, as LR was probably made"
         )
     return f"expected HR to be the same whole multiple ({SCALES.start} to {SCALES.stop - 1}) of LR both ways"
+
+
+def common_text(scales: Collection[int]) -> str:
+    """Return what sides must be a multiple of, for messages.
+
+    >>> common_text([3]), common_text([2, 3])
+    ('the scale 3', '6, the least common multiple of the scales 2, 3')
+    """
+    if len(scales) == 1:
+        return f"the scale {math.lcm(*scales)}"
+    return f"{math.lcm(*scales)}, the least common multiple of the scales {', '.join(map(str, scales))}"
 
 
 def check_alignment(hr: Pixels, lr: Pixels, scale: int, min_psnr: float, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from lmdbloader.base.units import show_nbytes
 from lmdbloader.conversion.doubts import refuse_mistaken
 from lmdbloader.conversion.mask_numbers import check_numbers
 from lmdbloader.conversion.options import ConvertOptions, shared
-from lmdbloader.conversion.pairs import fit_pair
+from lmdbloader.conversion.pairs import common_text, fit_pair
 from lmdbloader.conversion.pool import WorkerPool, choose_workers
 from lmdbloader.conversion.sampling import Sample, draw_sample
 from lmdbloader.conversion.selection import choose_subset, shuffle, with_classes
@@ -163,12 +164,13 @@ def _refuse_moves(options: ConvertOptions) -> None:
 
 
 def _check_sides(options: ConvertOptions) -> None:
-    scale = options.scale
+    scales = options.low_scales.values()
+    common = math.lcm(*scales)
     sides = {"patch_size": options.patch_size, "stride": options.stride}
-    if scale and any(side is not None and side % scale for side in sides.values()):
+    if any(side is not None and side % common for side in sides.values()):
         given = " and ".join(option(name, side) for name, side in sides.items() if side is not None)
         raise OptionError(
-            f"{given}: expected multiples of the scale {scale}, so that the low-resolution patch is exactly aligned"
+            f"{given}: expected multiples of {common_text(scales)}, so that the low-resolution patch is exactly aligned"
         )
 
 
@@ -178,7 +180,7 @@ class Trial:
 
     Attributes:
         fields: The fields of the dataset, with their codecs.
-        scale: The scale of pairs.
+        scale: The scale of pairs, or their scales.
         map_nbytes: Size of LMDB's maps, all parts together: the estimated size of the data files with a quarter to
             spare, or the upper end of its interval if that is more.
         data_nbytes: The estimated size of the data files; None if none of the inputs that were tried can be used.
@@ -188,7 +190,7 @@ class Trial:
     """
 
     fields: tuple[Field, ...]
-    scale: int | None
+    scale: int | Sequence[int] | None
     map_nbytes: int
     data_nbytes: int | None = None
     least_nbytes: int | None = None
@@ -215,9 +217,8 @@ def find_scale(recipe: Recipe, sources: Sequence[Source]) -> int:
 
 def make_fields(recipe: Recipe, others: Sequence[tuple[str, Kind]], codec: str) -> tuple[Field, ...]:
     """Return the fields of a dataset: images and others; codec "auto" gives lz4 until a few inputs are tried."""
-    images: list[tuple[str, Kind]] = [
-        (name, "image") for name in (("lr", "hr") if recipe.options.scale else ("image",))
-    ]
+    names = (*recipe.options.low_scales, "hr") if recipe.options.scale else ("image",)
+    images: list[tuple[str, Kind]] = [(name, "image") for name in names]
     chosen = "lz4" if codec == "auto" else codec
     return tuple(make_field(name, kind, codec_for(kind, chosen)) for name, kind in (*images, *others))
 

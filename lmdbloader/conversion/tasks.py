@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +18,7 @@ from lmdbloader.base.option_names import option
 from lmdbloader.conversion.mask_numbers import add_bits, add_colors, colors_of, refuse_soft, to_binary
 from lmdbloader.conversion.notes import FURTHER_IMAGES, TURNED_BOXES, TURNED_MASK, Notes, content_digest
 from lmdbloader.conversion.options import ConvertOptions
-from lmdbloader.conversion.pairs import check_alignment, fit_pair
+from lmdbloader.conversion.pairs import check_alignment, common_text, fit_pair
 from lmdbloader.conversion.sources.listing import Annotation, File, Source, Span, as_text
 from lmdbloader.conversion.sources.reading import Fetched, fetch, read, times_of
 from lmdbloader.conversion.storage import PIXELS, Storage, decode_to_size, encode_one, keep_file, nearest
@@ -113,9 +114,9 @@ def convert_sources(
             files = read_files(source, notes.hashes, fetched)
             values = parse_attached(source, files[source.num_images :])
             kept = None if source.num_images > 1 else keep_file(recipe.storage, files[0], recipe.policy, source.name)
-            images, scale, places = dict[str, Pixels](), 1, [patch_positions(0, 0, None, 1)]
+            images, places = dict[str, Pixels](), [patch_positions(0, 0, None, 1)]
             if kept is None:
-                images, scale = _decode(recipe, source, *files[: source.num_images])
+                images = _decode(recipe, source, *files[: source.num_images])
                 places = _places(recipe, source, images)
             stored = next(iter(images.values())).shape if kept is None else kept[1]
             doubts = _fit_values(recipe, source, files, values, stored, notes)
@@ -129,7 +130,7 @@ def convert_sources(
                 yield _pack(recipe, gathered, notes, nbytes, began)
                 gathered, notes, nbytes, room, began = [], Notes(), 0, 0, time.perf_counter()
             was_jpeg = is_jpeg(files[0])
-            gathered.append(_encode(recipe, source, images, values, kept, scale, tops, lefts, was_jpeg=was_jpeg))
+            gathered.append(_encode(recipe, source, images, values, kept, tops, lefts, was_jpeg=was_jpeg))
             room += sum(int(p.stored_nbytes.sum()) for p in gathered[-1].payloads.values())
         notes.num_sources, nbytes = notes.num_sources + 1, nbytes + source.nbytes
         for kind in doubts:
@@ -249,31 +250,31 @@ def decode_pair(recipe: Recipe, source: Source, hr_data: bytes, lr_data: bytes) 
         raise ImageError(source.name, _which(source, source.lr_file) + error.reason) from error
 
 
-def _decode(recipe: Recipe, source: Source, data: bytes, lr_data: bytes | None = None) -> tuple[dict[str, Pixels], int]:
-    """Return whole images by field, and the scale of the first field to the last."""
+def _decode(recipe: Recipe, source: Source, data: bytes, lr_data: bytes | None = None) -> dict[str, Pixels]:
+    """Return whole images by field."""
     if lr_data is not None:
         return _decode_checked_pair(recipe, source, data, lr_data)
-    scale, bicubic = recipe.options.scale, recipe.options.bicubic
-    if scale is None:
-        return {"image": decode_to_size(recipe.storage, data, recipe.policy, source.name)}, 1
-    image = decode_image(data, recipe.policy, name=source.name)
-    if min(image.shape[:2]) < scale:
-        size = f"{image.shape[1]}x{image.shape[0]}"
-        raise ImageError(source.name, f"{size} pixels are less than one pixel at scale {scale}")
+    scales, bicubic = recipe.options.low_scales, recipe.options.bicubic
+    if not scales:
+        return {"image": decode_to_size(recipe.storage, data, recipe.policy, source.name)}
+    image, common = decode_image(data, recipe.policy, name=source.name), math.lcm(*scales.values())
+    if min(image.shape[:2]) < common:
+        size = f"{image.shape[1]}x{image.shape[0]} pixels"
+        if len(scales) > 1:
+            raise ImageError(source.name, f"{size}: expected at least {common_text(scales.values())}, both ways")
+        raise ImageError(source.name, f"{size} are less than one pixel at scale {common}")
     if bicubic == "pillow" and image.dtype != np.uint8:
         matlab = option("bicubic", "matlab")
         raise ImageError(source.name, f"16-bit pixels cannot be scaled by Pillow's bicubic; use {matlab}")
-    hr = crop_to_multiple(image, scale)
-    return {"lr": downscale(hr, scale, method=bicubic), "hr": hr}, scale
+    hr = crop_to_multiple(image, common)
+    return {**{name: downscale(hr, scale, method=bicubic) for name, scale in scales.items()}, "hr": hr}
 
 
-def _decode_checked_pair(
-    recipe: Recipe, source: Source, hr_data: bytes, lr_data: bytes
-) -> tuple[dict[str, Pixels], int]:
+def _decode_checked_pair(recipe: Recipe, source: Source, hr_data: bytes, lr_data: bytes) -> dict[str, Pixels]:
     hr, lr = decode_pair(recipe, source, hr_data, lr_data)
     hr, scale = fit_pair(hr, lr, recipe.options, source.name)
     check_alignment(hr, lr, scale, recipe.options.min_pair_psnr, source.name)
-    return {"lr": lr, "hr": hr}, scale
+    return {"lr": lr, "hr": hr}
 
 
 def _fit_mask(source: Source, header: ImageHeader, mask: Pixels, stored: tuple[int, ...]) -> Pixels:
@@ -355,7 +356,6 @@ def _encode(
     images: dict[str, Pixels],
     values: dict[str, Any],
     kept: tuple[Payloads, tuple[int, ...]] | None,
-    scale: int,
     tops: Any,
     lefts: Any,
     *,
@@ -377,7 +377,7 @@ def _encode(
             if side is None:
                 payloads[f.name] = encode_one(recipe.storage, f, image, source.name, was_jpeg=was_jpeg)
             else:
-                part = scale if f.name == "lr" else 1
+                part = recipe.options.low_scales.get(f.name, 1)
                 height = width = side // part
                 storage = recipe.storage if f.kind == "image" else PIXELS
                 payloads[f.name] = _encode_patches(storage, f, image, tops // part, lefts // part, height, source.name)
