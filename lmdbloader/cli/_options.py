@@ -15,6 +15,7 @@ from lmdbloader.conversion.options import (
     choices_of,
     explain,
     grammar_of,
+    kind_of,
     takes_several,
 )
 
@@ -71,6 +72,8 @@ def _keywords(f: Field[Any], hint: Any) -> dict[str, Any]:
     found = {"dest": f.name, "default": f.default, "metavar": f.metadata["metavar"]}
     if choices := choices_of(f, hint):
         found["choices"] = choices
+    elif takes_several(hint) and kind_of(hint) is None:
+        found["action"] = "append"
     elif grammar := grammar_of(f, hint):
         found["type"] = numbers(grammar) if takes_several(hint) else number(grammar)
     return found

@@ -90,8 +90,12 @@ class ConvertOptions:
     hr: str | os.PathLike[str] | None = opt(
         None, TAKE, "folder, LMDB or tar of pairs' high-resolution images, instead of {src}", metavar="DIR"
     )
-    lr: str | os.PathLike[str] | None = opt(
-        None, TAKE, "folder, LMDB or tar of pairs' low-resolution images", metavar="DIR"
+    lr: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = opt(
+        None,
+        TAKE,
+        "folder, LMDB or tar of pairs' low-resolution images; of several scales, one of each, such as X2 and X4: they "
+        "become lr2 and lr4",
+        metavar="DIR",
     )
     masks: str | os.PathLike[str] | None = opt(
         None,
@@ -335,14 +339,15 @@ def _checked(f: Field[Any], hint: Any, value: Any) -> Any:
             expected = f"{', '.join(choices[:-1])} or {choices[-1]}"
             raise OptionError(f"{option(f.name, value)}: expected {expected}")
         return value
-    if takes_several(hint) and isinstance(value, Sequence):
-        parts = value.split(",") if isinstance(value, str) else value
-        numbers = sorted({_checked(f, int, part) for part in parts})  # a list, as JSON has it
-        if not numbers:
-            raise OptionError(f"{option(f.name, value)}: expected at least one number")
-        return numbers[0] if len(numbers) == 1 else numbers
     least, most = f.metadata["limits"] or (None, None)
     kind = kind_of(hint)
+    if takes_several(hint):
+        many = value.split(",") if kind is int and isinstance(value, str) else value
+        if isinstance(many, Sequence) and not isinstance(many, str):
+            found = sorted({_checked(f, int, each) for each in many}) if kind is int else list(many)
+            if not found:
+                raise OptionError(f"{option(f.name, value)}: expected at least one")
+            return found[0] if len(found) == 1 else found  # a list, as JSON has it
     if (grammar := grammar_of(f, hint)) is not None and isinstance(value, str):
         given, value = value, grammar.parse(value)
         if value is None:
@@ -378,8 +383,8 @@ def kind_of(hint: Any) -> type | None:
 
 
 def takes_several(hint: Any) -> bool:
-    """Return whether an option may be several whole numbers."""
-    return any(get_origin(part) is Sequence and get_args(part) == (int,) for part in get_args(hint))
+    """Return whether an option may be one value or several."""
+    return len(get_args(hint)) > 2 and any(get_origin(part) is Sequence for part in get_args(hint))
 
 
 def grammar_of(f: Field[Any], hint: Any) -> Grammar | None:

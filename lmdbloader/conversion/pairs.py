@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,22 @@ def fit_pair(hr: Pixels, lr: Pixels, options: ConvertOptions, name: str) -> tupl
     if hr.shape[2] != lr.shape[2] or hr.dtype != lr.dtype:
         raise ImageError(name, f"HR has {hr.shape[2]} channels of {hr.dtype}, LR {lr.shape[2]} of {lr.dtype}")
     return hr, scale
+
+
+def find_scales(hr: Pixels, lows: Sequence[Pixels], options: ConvertOptions, name: str) -> int | list[int]:
+    """Return the scale of a pair; of several LR images a list, in their order.
+
+    Raises:
+        ImageError: As by `fit_pair`; or two scales are equal, or they are not the expected ones.
+    """
+    expected = options.scale
+    if len(lows) == 1 and not isinstance(expected, list):
+        return fit_pair(hr, lows[0], options, name)[1]
+    found = [fit_pair(hr, low, replace(options, scale=None), name)[1] for low in lows]
+    if len(set(found)) < len(found) or expected not in (None, sorted(found)):
+        scales = ", ".join(map(str, found))
+        raise ImageError(name, f"its LR images have the scales {scales}; expected {expected or 'different ones'}")
+    return found
 
 
 def _why_no_pair(lr: Pixels, scale: int | None) -> str:

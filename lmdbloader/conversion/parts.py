@@ -42,7 +42,7 @@ from lmdbloader.conversion.saved_plan import (
     save,
 )
 from lmdbloader.conversion.sources.listing import Listing, Source, Sources, Span, is_url
-from lmdbloader.conversion.sources.remote import locate
+from lmdbloader.conversion.sources.remote import locate, locate_all
 from lmdbloader.conversion.tasks import Recipe, content_of
 from lmdbloader.errors import DestinationError, DiskFullError, ImageError, NotFoundError, OptionError, SourceError
 from lmdbloader.format.layout import SKIPPED_FILE, SOURCES_FILE
@@ -276,12 +276,14 @@ def _absolute(src: Any, options: RunOptions) -> tuple[Any, RunOptions]:
     """Return the source and the options with absolute paths, for processes in other folders."""
     given = {name: getattr(options, name) for name in _PLACES}
     places: dict[str, Any] = {
-        name: None if path is None else _fixed(locate(path, name)) for name, path in given.items()
+        name: None if path is None else _fixed(locate_all(path, name)) for name, path in given.items()
     }
     return None if src is None else _fixed(locate(src, "source")), replace(options, **places)
 
 
-def _fixed(place: Path | str) -> str:
+def _fixed(place: Any) -> Any:
+    if isinstance(place, list):
+        return [_fixed(each) for each in place]
     return place if isinstance(place, str) else os.path.abspath(place)
 
 

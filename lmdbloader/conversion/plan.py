@@ -15,15 +15,15 @@ from lmdbloader.base.units import show_nbytes
 from lmdbloader.conversion.doubts import refuse_mistaken
 from lmdbloader.conversion.mask_numbers import check_numbers
 from lmdbloader.conversion.options import ConvertOptions, shared
-from lmdbloader.conversion.pairs import common_text, fit_pair
+from lmdbloader.conversion.pairs import common_text, find_scales
 from lmdbloader.conversion.pool import WorkerPool, choose_workers
 from lmdbloader.conversion.sampling import Sample, draw_sample
 from lmdbloader.conversion.selection import choose_subset, shuffle, with_classes
 from lmdbloader.conversion.sources.layouts import list_sources
 from lmdbloader.conversion.sources.listing import Listing, Source, Sources
-from lmdbloader.conversion.sources.remote import locate
+from lmdbloader.conversion.sources.remote import locate_all
 from lmdbloader.conversion.storage import make_storage, pixels_only
-from lmdbloader.conversion.tasks import Part, Recipe, decode_pair, read_files
+from lmdbloader.conversion.tasks import Part, Recipe, decode_pairs, read_files
 from lmdbloader.conversion.trial import Tried, data_nbytes, make_guess
 from lmdbloader.errors import ImageError, OptionError, SourceError
 from lmdbloader.format.codecs import LEAST_SAVING, check_codec, check_prefer, codec_for
@@ -70,7 +70,7 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
         SourceError: No folder, no images, or pairs that do not match.
     """
     given = {name: getattr(options, name) for name in ("hr", "lr", "masks", "annotations")}
-    places = [None if path is None else locate(path, name) for name, path in {"source": src, **given}.items()]
+    places = [None if path is None else locate_all(path, name) for name, path in {"source": src, **given}.items()]
     if options.patch_size is None and options.stride is not None:
         raise OptionError(f"{option('stride')} without {option('patch_size')}: whole images have no stride")
     if options.scale is None and options.bicubic != "matlab":
@@ -118,7 +118,8 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
     if listing.classes:
         Description((), True, {"labels": tuple(listing.classes)}, {}).to_json()  # refuses very many names
     num_workers = choose_workers(1 if listing.in_process else options.workers, int(listing.sources.nbytes.sum()))
-    folders = tuple(place for place in places[:4] if isinstance(place, Path))
+    lows = places[2] if isinstance(places[2], list) else [places[2]]
+    folders = tuple(place for place in (*places[:2], *lows, places[3]) if isinstance(place, Path))
     # Every task carries the recipe, and class names can be many.
     recipe = Recipe((), replace(shared(options), classes=None), storage)
     return Plan(options, recipe, listing, codec, folders, num_workers, notes)
@@ -197,8 +198,8 @@ class Trial:
     delta_saves: float | None = None
 
 
-def find_scale(recipe: Recipe, sources: Sequence[Source]) -> int:
-    """Return the scale of the first readable pair, which all others must have too.
+def find_scale(recipe: Recipe, sources: Sequence[Source]) -> int | list[int]:
+    """Return the scale of the first readable pair, or its scales, which all others must have too.
 
     Raises:
         ImageError: The first pair cannot be used; with on_error="skip", no pair can be used.
@@ -206,8 +207,7 @@ def find_scale(recipe: Recipe, sources: Sequence[Source]) -> int:
     error: ImageError | None = None
     for source in sources:
         try:
-            hr, lr = decode_pair(recipe, source, *read_files(source))
-            return fit_pair(hr, lr, recipe.options, source.name)[1]
+            return find_scales(*decode_pairs(recipe, source, *read_files(source)), recipe.options, source.name)
         except ImageError as problem:
             error = error or problem
         if recipe.options.on_error == "stop":
@@ -217,7 +217,7 @@ def find_scale(recipe: Recipe, sources: Sequence[Source]) -> int:
 
 def make_fields(recipe: Recipe, others: Sequence[tuple[str, Kind]], codec: str) -> tuple[Field, ...]:
     """Return the fields of a dataset: images and others; codec "auto" gives lz4 until a few inputs are tried."""
-    names = (*recipe.options.low_scales, "hr") if recipe.options.scale else ("image",)
+    names = (*sorted(recipe.options.low_scales), "hr") if recipe.options.scale else ("image",)
     images: list[tuple[str, Kind]] = [(name, "image") for name in names]
     chosen = "lz4" if codec == "auto" else codec
     return tuple(make_field(name, kind, codec_for(kind, chosen)) for name, kind in (*images, *others))

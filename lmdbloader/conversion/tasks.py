@@ -6,7 +6,7 @@ import contextlib
 import math
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from lmdbloader.conversion.mask_numbers import add_bits, add_colors, colors_of, 
 from lmdbloader.conversion.notes import FURTHER_IMAGES, TURNED_BOXES, TURNED_MASK, Notes, content_digest
 from lmdbloader.conversion.options import ConvertOptions
 from lmdbloader.conversion.pairs import check_alignment, common_text, fit_pair
-from lmdbloader.conversion.sources.listing import Annotation, File, Source, Span, as_text
+from lmdbloader.conversion.sources.listing import Annotation, File, Source, Span, as_text, name_of
 from lmdbloader.conversion.sources.reading import Fetched, fetch, read, times_of
 from lmdbloader.conversion.storage import PIXELS, Storage, decode_to_size, encode_one, keep_file, nearest
 from lmdbloader.conversion.values import add_values, image_geometry, parse_attached
@@ -232,49 +232,63 @@ def read_files(source: Source, hashes: array[int] | None = None, fetched: Fetche
 
 def _which(source: Source, file: File | None) -> str:
     """Return the prefix of a message about a file of a source, unless it is the main image."""
-    if file is not None and file == source.lr_file:
-        return f"its LR image {as_text(source.lr_name)}".rstrip() + ": "
+    if file in source.lr_files:
+        return f"its LR image {as_text(name_of(file))}".rstrip() + ": "
     return next((f"its {name}: " for name, attached in source.attached if attached == file), "")
 
 
-def decode_pair(recipe: Recipe, source: Source, hr_data: bytes, lr_data: bytes) -> tuple[Pixels, Pixels]:
-    """Return the HR and the LR image of a pair.
+def decode_pairs(recipe: Recipe, source: Source, hr_data: bytes, *low_data: bytes) -> tuple[Pixels, list[Pixels]]:
+    """Return the HR image and the LR images of a pair.
 
     Raises:
         ImageError: One of them cannot be used; the message names the HR image.
     """
-    hr = decode_image(hr_data, recipe.policy, name=source.name)
-    try:
-        return hr, decode_image(lr_data, recipe.policy, name=source.name)
-    except ImageError as error:
-        raise ImageError(source.name, _which(source, source.lr_file) + error.reason) from error
+    hr, lows = decode_image(hr_data, recipe.policy, name=source.name), []
+    for file, data in zip(source.lr_files, low_data, strict=True):
+        try:
+            lows.append(decode_image(data, recipe.policy, name=source.name))
+        except ImageError as error:
+            raise ImageError(source.name, _which(source, file) + error.reason) from error
+    return hr, lows
 
 
-def _decode(recipe: Recipe, source: Source, data: bytes, lr_data: bytes | None = None) -> dict[str, Pixels]:
+def _decode(recipe: Recipe, source: Source, data: bytes, *low_data: bytes) -> dict[str, Pixels]:
     """Return whole images by field."""
-    if lr_data is not None:
-        return _decode_checked_pair(recipe, source, data, lr_data)
+    if low_data:
+        return _decode_checked_pairs(recipe, source, data, *low_data)
     scales, bicubic = recipe.options.low_scales, recipe.options.bicubic
     if not scales:
         return {"image": decode_to_size(recipe.storage, data, recipe.policy, source.name)}
-    image, common = decode_image(data, recipe.policy, name=source.name), math.lcm(*scales.values())
-    if min(image.shape[:2]) < common:
-        size = f"{image.shape[1]}x{image.shape[0]} pixels"
-        if len(scales) > 1:
-            raise ImageError(source.name, f"{size}: expected at least {common_text(scales.values())}, both ways")
-        raise ImageError(source.name, f"{size} are less than one pixel at scale {common}")
+    image = decode_image(data, recipe.policy, name=source.name)
     if bicubic == "pillow" and image.dtype != np.uint8:
         matlab = option("bicubic", "matlab")
         raise ImageError(source.name, f"16-bit pixels cannot be scaled by Pillow's bicubic; use {matlab}")
-    hr = crop_to_multiple(image, common)
+    hr = _cropped(image, scales, source.name)
     return {**{name: downscale(hr, scale, method=bicubic) for name, scale in scales.items()}, "hr": hr}
 
 
-def _decode_checked_pair(recipe: Recipe, source: Source, hr_data: bytes, lr_data: bytes) -> dict[str, Pixels]:
-    hr, lr = decode_pair(recipe, source, hr_data, lr_data)
-    hr, scale = fit_pair(hr, lr, recipe.options, source.name)
-    check_alignment(hr, lr, scale, recipe.options.min_pair_psnr, source.name)
-    return {"lr": lr, "hr": hr}
+def _cropped(hr: Pixels, scales: Mapping[str, int], name: str) -> Pixels:
+    """Return an HR image cropped to a multiple of all scales."""
+    common, size = math.lcm(*scales.values()), f"{hr.shape[1]}x{hr.shape[0]} pixels"
+    if min(hr.shape[:2]) < common:
+        if len(scales) > 1:
+            raise ImageError(name, f"{size}: expected at least {common_text(scales.values())}, both ways")
+        raise ImageError(name, f"{size} are less than one pixel at scale {common}")
+    return crop_to_multiple(hr, common)
+
+
+def _decode_checked_pairs(recipe: Recipe, source: Source, hr_data: bytes, *low_data: bytes) -> dict[str, Pixels]:
+    hr, lows = decode_pairs(recipe, source, hr_data, *low_data)
+    options, scales = recipe.options, recipe.options.low_scales
+    for scale, low in zip(scales.values(), lows, strict=True):
+        fitting, _ = fit_pair(hr, low, replace(options, scale=scale), source.name)
+        check_alignment(fitting, low, scale, options.min_pair_psnr, source.name)
+    hr = _cropped(hr, scales, source.name)  # only with crop_to_scale does this change anything
+    height, width = hr.shape[:2]
+    fitted = {
+        name: low[: height // scales[name], : width // scales[name]] for name, low in zip(scales, lows, strict=True)
+    }
+    return {**fitted, "hr": hr}
 
 
 def _fit_mask(source: Source, header: ImageHeader, mask: Pixels, stored: tuple[int, ...]) -> Pixels:

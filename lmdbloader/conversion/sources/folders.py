@@ -23,6 +23,7 @@ from lmdbloader.conversion.sources.listing import (
     Names,
     Others,
     Sources,
+    Spans,
     as_text,
     is_image_name,
     is_litter,
@@ -46,7 +47,7 @@ def list_samples(src: Location, layout: str, prefer_images: bool) -> Listing:
     """Return the images, pairs or labelled images of a folder, see `layouts.Source`."""
     if layout in ("auto", "pairs") and isinstance(src, Path) and src.is_dir() and (halves := find_halves(src)):
         high, low = halves
-        return match(high, list_samples(high, "images", True), low, list_samples(low, "images", True))
+        return match(high, list_samples(high, "images", True), (low, list_samples(low, "images", True)))
     if layout == "pairs":
         raise SourceError(
             f"{src}: has no pair of folders named like x_HR and x_LR. Name them with {option('hr')} and {option('lr')}."
@@ -216,24 +217,22 @@ def find_halves(src: Path) -> tuple[Path, Path] | None:
     return high[0], inner[0] if inner else low[0]
 
 
-def match(hr: object, high: Listing, lr: object, low: Listing) -> Listing:
-    """Return the pairs of two places, `hr` and `lr` in messages.
+def match(hr: object, high: Listing, *lows: tuple[object, Listing]) -> Listing:
+    """Return the pairs of a place, `hr` in messages, with one other place or with one for each scale.
 
     Raises:
         SourceError: An image has no partner, or its partner is ambiguous.
     """
-    large, small = high.sources, low.sources
-    partners = _partners(hr, large.names, lr, small.names)
-    small = small.take(partners)
-    sources = Sources(
-        large.names,
-        large.nbytes + small.nbytes,
-        spans=large.spans,
-        attached={LR: small.names if small.spans is None else small.spans},
-    )
-    times = newest([high.changed_ns, low.changed_ns])
-    others = tuple((name, "a value of samples of one half, not read") for name, _ in (*high.fields, *low.fields))
-    return Listing("pairs", sources, ignored=(*high.ignored, *low.ignored, *others), changed_ns=times)
+    large, nbytes, attached = high.sources, high.sources.nbytes, dict[str, Names | Spans]()
+    for number, (lr, low) in enumerate(lows):
+        small = low.sources.take(_partners(hr, large.names, lr, low.sources.names))
+        nbytes = nbytes + small.nbytes
+        attached[f"{LR}{number or ''}"] = small.names if small.spans is None else small.spans
+    halves = [high, *(low for _, low in lows)]
+    others = [(name, "a value of samples of one half, not read") for half in halves for name, _ in half.fields]
+    ignored = (*(each for half in halves for each in half.ignored), *others)
+    sources = Sources(large.names, nbytes, spans=large.spans, attached=attached)
+    return Listing("pairs", sources, ignored=ignored, changed_ns=newest(half.changed_ns for half in halves))
 
 
 def _partners(hr: object, high: Names, lr: object, low: Names) -> I64:

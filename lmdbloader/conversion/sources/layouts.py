@@ -56,7 +56,7 @@ def list_sources(
     *,
     layout: str = "auto",
     hr: Location | None = None,
-    lr: Location | None = None,
+    lr: Location | list[Location] | None = None,
     masks: Location | None = None,
     annotations: Location | None = None,
     classes: Sequence[str] | None = None,
@@ -70,7 +70,7 @@ def list_sources(
         layout: "auto" takes pairs with `hr` and `lr`, or if the folder has a subfolder of each kind; the samples of an
             LMDB or of tars if there are any; classes if all images are in two or more subfolders; else images.
         hr: Folder or LMDB of the high-resolution images of pairs.
-        lr: Folder or LMDB of their low-resolution images.
+        lr: Folder or LMDB of their low-resolution images; a list of those of several scales.
         masks: Folder of the masks of the images in `src`.
         annotations: COCO's JSON file with the boxes of the images in `src`.
         classes: Names of YOLO's classes by number.
@@ -87,6 +87,7 @@ def list_sources(
     if layout != "auto" and layout not in layout_names():
         raise OptionError(f"{option('layout', layout)}: expected auto, {', '.join(layout_names())}")
     both = f"{option('hr')} and {option('lr')}"
+    lows: Sequence[Location] = [] if lr is None else lr if isinstance(lr, list) else [lr]
     if (hr is None) != (lr is None):
         raise OptionError(f"{both} go together: give the folders of both halves of the pairs")
     if hr is not None and lr is not None:
@@ -97,7 +98,8 @@ def list_sources(
         for name, place in (("masks", masks), ("annotations", annotations)):
             if place is not None:
                 raise OptionError(f"{option(name)} with {both}: give the folder of the images as {option('src')}")
-        listing = match(hr, _list_half(hr, layout), lr, _list_half(lr, layout))
+        high = _list_half(hr, layout)
+        listing = match(hr, high, *((low, _list_half(low, layout)) for low in lows))
     elif src is None:
         raise OptionError(f"nothing to convert: give {option('src')}, or {both}")
     elif (labelled := _list_labelled(src, layout, masks, annotations, classes, skip)) is not None:
@@ -107,7 +109,7 @@ def list_sources(
         module = next(m for m in asked if layout != "auto" or m.holds(src))
         listing = module.list_samples(src, layout, prefer_images)
     return replace(
-        listing, in_process=any(isinstance(place, str) and only_here(place) for place in (src, hr, lr, masks))
+        listing, in_process=any(isinstance(place, str) and only_here(place) for place in (src, hr, *lows, masks))
     )
 
 

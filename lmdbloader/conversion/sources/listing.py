@@ -116,8 +116,8 @@ class Source:
         file: The image; of a pair, the high-resolution one.
         nbytes: Total size of its files.
         label: Of its class folder.
-        attached: (field, file) of other values of the sample, of a pair the low-resolution image (LR) alone; None if
-            only other sources have such a file.
+        attached: (field, file) of other values of the sample, of a pair the low-resolution image (LR) alone, of
+            several scales numbered LR1, LR2 ... from the second on; None if only other sources have such a file.
         annotation: Its boxes, in datasets of boxes.
     """
 
@@ -130,19 +130,23 @@ class Source:
 
     @property
     def num_images(self) -> int:
-        """The number of images: two of a pair, else one."""
-        return 1 if self.lr_file is None else 2
+        """The number of images: two of a pair, more of several scales, else one."""
+        return 1 + len(self.lr_files)
+
+    @property
+    def lr_files(self) -> list[File]:
+        """The low-resolution images of a pair."""
+        return [file for name, file in self.attached if name.startswith(LR) and file is not None]
 
     @property
     def lr_file(self) -> File | None:
-        """The low-resolution image of a pair."""
-        return dict(self.attached).get(LR)
+        """The low-resolution image of a pair, the first of several."""
+        return next(iter(self.lr_files), None)
 
     @property
     def lr_name(self) -> bytes:
-        """The name of its file; empty if it is a part of a larger one."""
-        file = self.lr_file
-        return os.path.basename(file.partition(b"::")[0] if is_url(file) else file) if isinstance(file, bytes) else b""
+        """The name of its file, of several with zeros between; empty if it is a part of a larger one."""
+        return b"\0".join(map(name_of, self.lr_files))
 
     @property
     def files(self) -> list[File]:
@@ -199,6 +203,11 @@ class Names:
 def is_url(path: bytes) -> bool:
     """Return whether a path is a URL: local paths in here have no empty component."""
     return b"://" in path
+
+
+def name_of(file: File | None) -> bytes:
+    """Return the name of a file without its folder; empty if it is a part of a larger one."""
+    return os.path.basename(file.partition(b"::")[0] if is_url(file) else file) if isinstance(file, bytes) else b""
 
 
 def below(folder: bytes, name: bytes) -> bytes:

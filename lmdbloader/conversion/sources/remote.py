@@ -48,6 +48,11 @@ def locate(path: str | os.PathLike[str], name: str = "source") -> Location:
     return Path(rest) if protocol in _LOCAL else text
 
 
+def locate_all(paths: Any, name: str) -> Any:
+    """Return what `locate` returns: of a list of paths, a list."""
+    return [locate(path, name) for path in paths] if isinstance(paths, list) else locate(paths, name)
+
+
 def only_here(url: str) -> bool:
     """Return whether only this process sees the files of a URL.
 
