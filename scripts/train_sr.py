@@ -43,6 +43,12 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("dataset", type=Path, metavar="DATASET", help="images to train on, with the fields lr and hr")
     parser.add_argument(
+        "--scale",
+        type=positive,
+        metavar="S",
+        help="the scale to train, of a dataset that was converted with several",
+    )
+    parser.add_argument(
         "--crop",
         type=positive,
         metavar="N",
@@ -209,11 +215,28 @@ def default_repeat(dataset: lmdbloader.LMDBDataset, crop: int) -> int:
     return max(round(float((heights * widths).mean()) / crop**2), 1)
 
 
+def open_pairs(path: Path, scale: int | None) -> lmdbloader.LMDBDataset:
+    """Open a dataset; of one that was converted with several scales, the pairs of one scale.
+
+    Raises:
+        OptionError: It has not this scale, or several and none is chosen.
+    """
+    dataset, low = lmdbloader.LMDBDataset(path), f"lr{scale}"
+    scales = [name[2:] for name in dataset.fields if name.startswith("lr") and name != "lr"]
+    if scale is None and scales:
+        raise OptionError(f"{path}: has the scales {', '.join(scales)}. Choose one: --scale {scales[-1]}")
+    if low in dataset.fields:
+        dataset = lmdbloader.LMDBDataset(path, fields=[low, "hr"])
+    if scale is not None and pair_scale(dataset) != scale:
+        raise OptionError(f"--scale {scale}: {path} has scale {pair_scale(dataset)}. Leave it out.")
+    return dataset
+
+
 def train(options: argparse.Namespace, stopping: Stopping) -> None:
     """Train as the options say, with a line for every epoch."""
-    dataset = lmdbloader.LMDBDataset(options.dataset)
+    dataset = open_pairs(options.dataset, options.scale)
     scale = pair_scale(dataset)
-    validation = lmdbloader.LMDBDataset(options.val) if options.val else None
+    validation = open_pairs(options.val, options.scale) if options.val else None
     if validation is not None and (found := pair_scale(validation)) != scale:
         raise OptionError(f"{options.val}: scale {found}; {options.dataset} has scale {scale}.")
     if validation is not None and made_from_same(dataset, validation):

@@ -303,6 +303,38 @@ def test_choices_depend_on_seed_epoch_and_sample_only(datasets: Any) -> None:
     assert not torch.equal(images([0], [13]), whole[:1])
 
 
+@pytest.fixture(scope="module")
+def scales(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Samples of four scales, whose pixels are (row, column, 0)."""
+    samples = []
+    for height, width in ((60, 36), (36, 48), (84, 72)):
+        hr = np.zeros((height, width, 3), np.uint16)
+        hr[..., 0], hr[..., 1] = np.mgrid[:height, :width]
+        samples.append({**{f"lr{s}": hr[: height // s, : width // s] for s in (2, 3, 4)}, "hr": hr})
+    return write(tmp_path_factory.mktemp("scales") / "d", samples, "raw")
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.tuples(st.sampled_from([12, 24, 36]), st.sampled_from([12, 24, 36])),
+    st.sampled_from([T.RandomCrop, T.CenterCrop]),
+    st.permutations(["lr2", "lr3", "lr4", "hr"]),
+    st.integers(0, 2**32),
+)
+def test_windows_of_several_scales_are_the_same(
+    scales: Path, size: tuple[int, int], crop: Any, names: list[str], seed: int
+) -> None:
+    turns = [T.RandomDihedral()] if size[0] == size[1] else [T.RandomHorizontalFlip(), T.RandomVerticalFlip()]
+    dataset = lmdbloader.LMDBDataset(scales, fields=names)
+    for batch in lmdbloader.Loader(dataset, 3, shuffle=True, seed=seed, transforms=[crop(size), *turns], repeat=4):
+        hr = batch.hr.to(torch.int64)
+        assert hr.shape[2:] == size
+        for scale in (2, 3, 4):
+            found = getattr(batch, f"lr{scale}").to(torch.int64)
+            for corner in (0, scale - 1):
+                assert torch.equal(hr[:, :, corner::scale, corner::scale] // scale, found)
+
+
 @pytest.mark.parametrize("by_descriptor", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_damaged_payload_is_refused_by_name(tmp_path: Path, kind: str, by_descriptor: bool) -> None:

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from damage import flip_payload
 from PIL import Image
 
 import lmdbloader
-from lmdbloader.errors import DestinationError, ImageError, OptionError, SourceError
-from lmdbloader.images.downscale import downscale
+from lmdbloader.conversion.parts import convert_part, plan_parts
+from lmdbloader.errors import CorruptError, DestinationError, ImageError, OptionError, SourceError
+from lmdbloader.images.downscale import crop_to_multiple, downscale
 
 Pixels = npt.NDArray[Any]
 
@@ -134,6 +136,69 @@ def test_whole_images_with_a_scale_are_cropped_at_the_right_and_bottom(src: Path
     (sample,) = stored(out)
     np.testing.assert_array_equal(sample["hr"], image[:9, :12])
     np.testing.assert_array_equal(sample["lr"], downscale(np.ascontiguousarray(image[:9, :12]), 3))
+
+
+@pytest.mark.parametrize("patch_size", [None, 12])
+def test_several_scales_are_those_made_alone(src: Path, out: Path, patch_size: int | None) -> None:
+    for number, size in enumerate([(50, 67), (36, 48), (25, 24)]):
+        save(src / f"{number}.png", noise(*size, seed=number)[: size[0] // 12 * 12, : size[1] // 12 * 12])
+    convert(src, out, scale=[4, 2, 3], patch_size=patch_size)
+    samples = stored(out)
+    assert list(samples[0]) == ["lr2", "lr3", "lr4", "hr"]
+    for scale in (2, 3, 4):
+        alone = out.parent / f"x{scale}.lmdb"
+        convert(src, alone, scale=scale, patch_size=patch_size)
+        assert table(alone, "source", "top", "left") == table(out, "source", "top", "left")
+        for found, expected in zip(samples, stored(alone), strict=True):
+            np.testing.assert_array_equal(found[f"lr{scale}"], expected["lr"])
+            np.testing.assert_array_equal(found["hr"], expected["hr"])
+
+
+def test_with_several_scales_hr_is_cropped_to_a_multiple_of_all(src: Path, out: Path) -> None:
+    image = save(src / "a.png", noise(50, 67))
+    convert(src, out, scale="2,3,4")
+    (sample,) = stored(out)
+    np.testing.assert_array_equal(sample["hr"], image[:48, :60])
+    np.testing.assert_array_equal(sample["lr4"], downscale(np.ascontiguousarray(image[:48, :60]), 4))
+    lines: list[str] = []
+    convert(src, out, scale=(2, 3, 4), log=lines.append)
+    assert not lines  # made already
+    with pytest.raises(DestinationError, match="made from other inputs or with other options"):
+        convert(src, out, scale=[2, 4])
+    save(src / "b.png", noise(24, 11))
+    with pytest.raises(ImageError, match=r"^b\.png: 11x24 pixels: expected at least 12, the least common multiple"):
+        convert(src, out, scale=[2, 3, 4], overwrite=True)
+    with pytest.raises(OptionError, match=r"patch_size=16: expected multiples of 12, the least common multiple"):
+        convert(src, out.parent / "other.lmdb", scale=[2, 3, 4], patch_size=16)
+
+
+def test_one_scale_is_read_without_the_bytes_of_others(src: Path, out: Path) -> None:
+    save(src / "a.png", noise(48, 60))
+    convert(src, out, scale=[2, 4], codec="raw")
+    expected = [image.numpy() for image in lmdbloader.LMDBDataset(out, fields=["lr4", "hr"])[0]]
+    flip_payload(out, "lr2", 0)
+    for found in (
+        lmdbloader.LMDBDataset(out, fields=["lr4", "hr"])[0],
+        *lmdbloader.Loader(lmdbloader.LMDBDataset(out, fields=["lr4", "hr"], io="pread"), 1, shuffle=False),
+    ):
+        for image, wanted in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(image.reshape(wanted.shape), wanted)
+    with pytest.raises(CorruptError, match="lr2"):
+        lmdbloader.LMDBDataset(out)[0]
+
+
+def test_an_interrupted_conversion_of_several_scales_continues(src: Path, out: Path) -> None:
+    for number in range(4):
+        save(src / f"{number}.png", noise(24, 36, seed=number))
+    options: dict[str, Any] = {"scale": [2, 3, 4], "parts": 2, "patch_size": 12}
+    plan_parts(src, out, **options)
+    convert_part(out, 1)
+    convert(src, out, **options)
+    whole = out.parent / "whole.lmdb"
+    convert(src, whole, **options)
+    found, expected = (lmdbloader.LMDBDataset(path).reader.manifest for path in (out, whole))
+    assert found.content_digest == expected.content_digest
+    assert len(found.parts) == 2
 
 
 def test_classes_have_labels_and_names(src: Path, out: Path) -> None:
@@ -259,6 +324,47 @@ def test_a_misaligned_pair_is_refused_and_named(src: Path, out: Path) -> None:
         convert(src, out)
     assert_nothing_left(out)
     assert convert(src, out, min_pair_psnr=0).num_samples == 3
+
+
+def test_pairs_of_several_scales(src: Path, out: Path) -> None:
+    made = {scale: make_pairs(src, scale=scale) for scale in (4, 2, 3)}
+    folder = src / "DIV2K_train_LR_bicubic"
+    halves: dict[str, Any] = {"hr": src / "DIV2K_train_HR", "lr": [folder / "X4", folder / "X2", folder / "X3"]}
+    convert(None, out, **halves)
+    for number, sample in enumerate(stored(out)):
+        assert list(sample) == ["lr2", "lr3", "lr4", "hr"]
+        for scale, pairs in made.items():
+            np.testing.assert_array_equal(sample[f"lr{scale}"], pairs[number][0])
+            np.testing.assert_array_equal(sample["hr"], pairs[number][1])
+    assert lmdbloader.estimate(None, **halves, patch_size=12).num_samples.value == 3 * 2 * 3
+    for options, problem in (
+        ({"lr": [folder / "X4", folder / "X4"]}, "the scales 4, 4; expected different ones"),
+        ({"lr": [folder / "X4", folder / "X2"], "scale": 4}, "the scales 4, 2; expected 4"),
+        ({"lr": folder / "X4", "scale": [2, 4]}, "the scales 4; expected \\[2, 4\\]"),
+    ):
+        with pytest.raises(ImageError, match=rf"^0000\.png: its LR images have {problem}"):
+            convert(None, out.parent / "other.lmdb", **{**halves, **options})
+    save(folder / "X2" / "0002x2.png", np.roll(made[2][2][0], 1, axis=1))
+    with pytest.raises(ImageError, match=r"^0002\.png: the HR image downscaled by 2 and the LR image agree to only"):
+        convert(None, out, overwrite=True, **halves)
+    (folder / "X3" / "0001x3.png").unlink()
+    with pytest.raises(SourceError, match=r"no partner in .*X3 for 0001"):
+        convert(None, out, overwrite=True, **halves)
+
+
+def test_pairs_of_several_scales_are_cropped_to_a_multiple_of_all_if_asked(src: Path, out: Path) -> None:
+    hr = save(src / "hr" / "a.png", noise(27, 38))
+    lows = {
+        s: save(src / f"x{s}" / "a.png", downscale(np.ascontiguousarray(crop_to_multiple(hr, s)), s)) for s in (2, 3)
+    }
+    halves: dict[str, Any] = {"hr": src / "hr", "lr": [src / "x2", src / "x3"]}
+    with pytest.raises(ImageError, match="crop_to_scale=True crops it"):
+        convert(None, out, **halves)
+    convert(None, out, crop_to_scale=True, **halves)
+    (sample,) = stored(out)
+    np.testing.assert_array_equal(sample["hr"], hr[:24, :36])
+    for scale, low in lows.items():
+        np.testing.assert_array_equal(sample[f"lr{scale}"], low[: 24 // scale, : 36 // scale])
 
 
 def test_sides_must_be_multiples_of_the_scale_that_pairs_turn_out_to_have(src: Path, out: Path) -> None:

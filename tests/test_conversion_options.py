@@ -47,7 +47,7 @@ def test_the_signature_of_estimate() -> None:
     [
         ("patch_size", 8.5), ("patch_size", True), ("min_pair_psnr", "20 dB"), ("max_resolution", "4k"),
         ("compress_probability", "50"), ("subset", "10%"), ("subset", "2GB"), ("smart_threshold", "-1"),
-        ("min_pair_psnr", float("inf")),
+        ("min_pair_psnr", float("inf")), ("scale", "2;3"), ("scale", []), ("scale", [2, 9]), ("lr", []),
         ("compress_probability", float("nan")), ("overwrite", 1), ("log", "print"), ("alpha", None),
     ],
 )  # fmt: skip
@@ -68,6 +68,13 @@ def test_values_of_another_type_are_refused(name: str, value: Any) -> None:
 def test_numbers_may_be_texts_as_on_the_command_line(name: str, text: Any, value: float) -> None:
     found = getattr(checked(ConvertOptions(**{name: text})), name)
     assert (found, type(found)) == (value, type(value))
+
+
+def test_one_of_a_list_is_that_one_and_several_scales_are_in_order() -> None:
+    for given, scale in (([4], 4), ("4", 4), ("4,2", [2, 4]), ((3, 2, 3), [2, 3]), (range(2, 5), [2, 3, 4])):
+        assert checked(ConvertOptions(scale=given)).scale == scale
+    for given, lr in ((["a"], "a"), (("b", Path("a")), ["b", Path("a")]), ("a,b", "a,b")):
+        assert checked(ConvertOptions(lr=given)).lr == lr
 
 
 @pytest.mark.parametrize("name", ["from_files.convert", "estimation.estimate"])

@@ -17,13 +17,14 @@ from superresolution import ResidualSR, build_model, train_step
 from torch import Tensor
 
 import lmdbloader
+from lmdbloader.errors import OptionError
 from lmdbloader.superres import (
     bicubic,
     evaluate,
     predict,
     psnr,
 )
-from lmdbloader.superres.evaluation import Evaluation, Scores, score
+from lmdbloader.superres.evaluation import Evaluation, Scores, pair_scale, score
 
 train_sr = load_script("train_sr")
 Pairs = list[tuple[Tensor, Tensor]]
@@ -154,6 +155,27 @@ def test_datasets_that_do_not_suit_are_named(
     ]:
         assert run(*arguments) == 1
         assert message in capsys.readouterr().err
+
+
+def test_one_of_several_scales_is_trained(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    several, single = tmp_path / "x24.lmdb", tmp_path / "x4.lmdb"
+    lmdbloader.convert(photos, several, layout="images", scale=[2, 4], workers=1)
+    lmdbloader.convert(photos, single, layout="images", scale=4, workers=1)
+    printed = []
+    for path in (several, single):
+        steps = ("--crop", 32, "--epochs", 1, "--limit-steps", 1, "--batch-size", 2)
+        assert run(path, "--val", path, "--scale", 4, *steps) == 0
+        printed.append(re.findall(r"loss \S+|PSNR \S+", capsys.readouterr().out))
+    assert printed[0] == printed[1] != []
+    assert run(several) == 1
+    assert "Choose one: --scale 4" in capsys.readouterr().err
+    assert run(several, "--scale", 3) == 1
+    assert "lmdbloader.convert" not in capsys.readouterr().err
+    assert run(single, "--scale", 2) == 1
+    assert "has scale 4" in capsys.readouterr().err
+    with pytest.raises(OptionError, match=r"LMDBDataset\(path, fields=\['lr4', 'hr'\]\)"):
+        pair_scale(lmdbloader.LMDBDataset(several))
+    assert pair_scale(lmdbloader.LMDBDataset(several, fields=["lr2", "hr"])) == 2
 
 
 # --- Crops of whole images ---

@@ -120,10 +120,11 @@ class LmdbloaderDataset(_Registered):
         if options.get("phase", "train") == "train":
             scale = options.get("scale") or 1
             size = _needed(options, "gt_size") if "patch_size" not in options else options["patch_size"] * scale
-        super().__init__(opt, ("lr", "hr"), size)
+        low = f"lr{options.get('scale')}"  # of a dataset with several scales
+        super().__init__(opt, (low if low in LMDBDataset(_path(options)).fields else "lr", "hr"), size)
 
     def _named(self, sample: Any, path: str, key: tuple[int, int, int]) -> dict[str, Any]:
-        return {"lq": sample.lr, "gt": sample.hr, "lq_path": path, "gt_path": path}
+        return {"lq": sample[0], "gt": sample[1], "lq_path": path, "gt_path": path}
 
 
 class LmdbloaderGtDataset(_Registered):

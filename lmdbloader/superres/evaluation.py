@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite, isinf
@@ -39,11 +40,11 @@ def pair_scale(dataset: PairDataset) -> int:
     sample = dataset[0]
     shapes = [tuple(image.shape) for image in sample if isinstance(image, Tensor)]
     if len(shapes) != 2 or len(sample) != 2 or any(len(shape) != 3 for shape in shapes):
-        fields = ", ".join(getattr(sample, "_fields", ())) or f"{len(sample)} values"
-        raise OptionError(
-            f"{name}: a sample must be a pair (lr, hr) of images; found {fields}. Convert with --scale, or from two "
-            "folders."
-        )
+        names = getattr(sample, "_fields", ())
+        fields, remedy = ", ".join(names) or f"{len(sample)} values", "Convert with --scale, or from two folders."
+        if several := [n for n in names if re.fullmatch("lr[2-8]", n)]:
+            remedy = f"Open it with one scale: LMDBDataset(path, fields={[several[-1], 'hr']})."
+        raise OptionError(f"{name}: a sample must be a pair (lr, hr) of images; found {fields}. {remedy}")
     (_, low_height, low_width), (_, height, width) = shapes
     scale = height // low_height
     if scale < 1 or (height, width) != (low_height * scale, low_width * scale):
