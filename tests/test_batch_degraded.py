@@ -231,6 +231,53 @@ def test_sizes_on_the_way_may_exceed_those_of_the_image(many: Path) -> None:
             assert batch.lr.shape[2:] == (16 // degradation.scale, 24 // degradation.scale)
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16])
+@pytest.mark.parametrize("make", [degradations.real_esrgan, degradations.bsrgan_plus])
+def test_whole_images_of_different_sizes(tmp_path: Path, make: Any, kind: type, channels_last: bool) -> None:
+    rng, side = np.random.default_rng(8), [(24, 24), (31, 42), (40, 20), (31, 42), (24, 51), (4, 7)]
+    images = [rng.integers(0, np.iinfo(kind).max, (*size, 3)).astype(kind) for size in side]
+    images[2] = images[2][..., 0]  # grey among colours has three equal channels
+    path = write(tmp_path / "whole.lmdb", images)
+    options: dict[str, Any] = {
+        "shuffle": False, "seed": 6, "memory_format": torch.channels_last if channels_last else torch.contiguous_format,
+    }  # fmt: skip
+    for after in ([], [ToDtype(torch.float32, scale=True), Normalize([0.5] * 3, [0.2, 0.3, 0.4])]):
+        transforms = [make(4, fixed=True), *after]
+        loader = Loader(path, 1, transforms=transforms, num_threads=2, **options)
+        first, second = list(loader), list(loader)
+        for number, (image, batch, again) in enumerate(zip(images, first, second, strict=True)):
+            height, width = (size // 4 * 4 for size in image.shape[:2])
+            cropped = np.broadcast_to(image.reshape(*image.shape[:2], -1), (*image.shape[:2], 3))[:height, :width]
+            alike = write(tmp_path / f"{number} {len(after)}.lmdb", [cropped] * len(images))
+            expected = list(Loader(alike, 1, transforms=transforms, **options))[number]
+            assert batch.hr.shape == (1, 3, height, width)
+            for name in ("lr", "hr"):
+                assert torch.equal(getattr(batch, name), getattr(expected, name))
+                assert torch.equal(getattr(batch, name), getattr(again, name))
+                assert getattr(batch, name).stride() == getattr(expected, name).stride()
+
+
+def test_whole_images_of_one_size_are_cropped_to_a_multiple_too(many: Path, tmp_path: Path) -> None:
+    images = [image.permute(1, 2, 0).numpy() for image in (LMDBDataset(many)[k].image for k in range(4))]
+    odd = write(tmp_path / "odd.lmdb", [np.pad(image, ((0, 3), (0, 1), (0, 0))) for image in images])
+    for degradation in (degradations.real_esrgan(4), degradations.bsrgan_plus(4)):
+        found = next(iter(Loader(odd, 4, shuffle=False, seed=1, transforms=[degradation])))
+        expected = next(iter(Loader(LMDBDataset(many)[:4], 4, shuffle=False, seed=1, transforms=[degradation])))
+        assert torch.equal(found.lr, expected.lr) and torch.equal(found.hr, expected.hr)
+
+
+def test_images_smaller_than_the_scale_are_refused(tmp_path: Path) -> None:
+    real, images = degradations.real_esrgan(4, fixed=True), [np.zeros((3, 8, 3), np.uint8)] * 2
+    with pytest.raises(OptionError, match="images of 3x8 pixels; expected multiples of 4"):
+        Loader(write(tmp_path / "alike.lmdb", images), 2, shuffle=False, transforms=[real])
+    different = write(tmp_path / "different.lmdb", [np.zeros((8, 8, 3), np.uint8), *images])
+    with pytest.raises(OptionError, match=r"'image' is \(1, 3, 3, 8\) .*; expected \(1, 3, 4, 8\)"):
+        list(Loader(different, 1, shuffle=False, transforms=[real]))
+    with pytest.raises(OptionError, match=r"different shapes.* Add a crop"):
+        Loader(different, 2, shuffle=False, transforms=[real])
+
+
 def test_what_does_not_suit_is_refused(many: Path, tmp_path: Path) -> None:
     real, convert = degradations.real_esrgan(4), ToDtype(torch.float32, scale=True)
     for transforms, problem in (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from lmdbloader.kernels import assemble_columns as at
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.degrade.steps import NUM_DRAWN
 from lmdbloader.kernels.transform import opcodes
-from lmdbloader.transforms.base import Transform
+from lmdbloader.transforms.base import Geometry, Transform
 from lmdbloader.transforms.degradation import Degradation
 from lmdbloader.transforms.values import Chain, ImageField
 
@@ -26,12 +27,28 @@ I64 = npt.NDArray[np.int64]
 LR, HR = "lr", "hr"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Made:
+    """What images of one size become.
+
+    Attributes:
+        shape: (C, H, W) of the images.
+        outputs: `lr` and `hr`.
+        described, affine: The tables of both that the kernel reads.
+    """
+
+    shape: tuple[int, int, int]
+    outputs: tuple[Output, Output]
+    described: I64
+    affine: npt.NDArray[np.float32]
+
+
 class DegradeStep:
     """A degradation for the images of a pipeline; safe from several threads.
 
     Attributes:
         kinds: The kind of each field after it, by name: the image's field becomes `lr` and `hr`.
-        outputs: The images that it makes.
+        outputs: The images that it makes; without a size if the stored ones differ.
     """
 
     def __init__(self, degradation: Degradation, pipeline: Pipeline, kinds: Mapping[str, str]) -> None:
@@ -39,34 +56,27 @@ class DegradeStep:
 
         Args:
             degradation: What is drawn, with the ToDtype and Normalize after it.
-            pipeline: Gives the images as planes.
+            pipeline: Gives the images as planes; or they differ in size, and come one by one as they are stored.
             kinds: The kind of each field of the dataset, by name.
 
         Raises:
             OptionError: There is no such field, or its images do not suit.
         """
-        self._degradation, self._name = degradation, _field_of(degradation, kinds)
-        found = [o for o in pipeline.outputs if o.name == self._name]
-        if not found:
-            raise OptionError(f"{degradation}: images of different sizes. Put RandomCrop(256) before it.")
-        source, scale = found[0], degradation.scale
-        channels, height, width = source.shape
-        if source.values.kind != opcodes.COPY:
-            raise OptionError(f"{degradation}: put ToDtype and Normalize after it; they then hold for both images.")
-        if height % scale or width % scale:
+        self._degradation, self._name, scale = degradation, _field_of(degradation, kinds), degradation.scale
+        self._shape, self._dtype = _images_of(pipeline, self._name, degradation)
+        channels, height, width = self._shape
+        sets_size = any(isinstance(t, Geometry) and t.sets_size for t in pipeline.transforms)
+        if (sets_size and (height % scale or width % scale)) or 0 < min(height, width) < scale:
             raise OptionError(
                 f"{degradation}: images of {height}x{width} pixels; expected multiples of {scale}. Crop them to one."
             )
-        is_last = pipeline.memory_format == torch.channels_last
-        self.outputs = [
-            Output(name, shape, _values(name, channels, source.values.dtype, degradation.after), is_last)
-            for name, shape in ((LR, (channels, height // scale, width // scale)), (HR, source.shape))
-        ]
-        hr = self.outputs[1]
+        self._is_last = pipeline.memory_format == torch.channels_last
+        self._values = [_values(name, channels, self._dtype, degradation.after) for name in (LR, HR)]
+        self._made = self._make(channels, height - height % scale, width - width % scale)
+        self.outputs = self._made.outputs
         # Whether `hr` is the image that the pipeline gives.
-        self._keeps = degradation.sharpens != "both" and hr.values.kind == opcodes.COPY and not is_last
-        self._source = source
-        self._describe()
+        is_kept = self._values[1].kind == opcodes.COPY and not self._is_last
+        self._keeps = degradation.sharpens != "both" and is_kept
         self._rooms = threading.local()
         others = {name: kind for name, kind in kinds.items() if name != self._name}
         if LR in others or HR in others:
@@ -78,18 +88,23 @@ class DegradeStep:
         for name, kind in kinds.items():
             self.kinds |= dict.fromkeys((LR, HR), kind) if name == self._name else {name: kind}
 
-    def _describe(self) -> None:
-        self._described = np.zeros((2, at.NUM_DESCRIBED), np.int64)
-        for output, described in zip(self.outputs, self._described, strict=True):
+    def _make(self, channels: int, height: int, width: int) -> _Made:
+        scale, shape = self._degradation.scale, (channels, height, width)
+        low = Output(LR, (channels, height // scale, width // scale), self._values[0], self._is_last)
+        outputs = low, Output(HR, shape, self._values[1], self._is_last)
+        tables = np.zeros((2, at.NUM_DESCRIBED), np.int64)
+        for output, described in zip(outputs, tables, strict=True):
             described[at.KIND], described[at.OUT_ITEMSIZE] = output.values.kind, output.values.carrier.itemsize
             described[at.CHANNELS_LAST] = output.channels_last
             described[[at.OUT_CHANNELS, at.OUT_HEIGHT, at.OUT_WIDTH]] = output.shape
             if (table := output.values.table) is not None:
                 described[at.TABLE], described[at.TABLE_STEP] = table.ctypes.data, table.strides[0]
-        self._affine = np.array([o.values.affine for o in self.outputs], np.float32)
+        return _Made(shape, outputs, tables, np.array([v.affine for v in self._values], np.float32))
 
     def run(self, batch: Any, draws: I64, *, seed: int, epoch: int, is_fresh: bool) -> Any:
         """Return a batch with `lr` and `hr`.
+
+        Whole images are cropped at the right and bottom to multiples of the scale.
 
         Args:
             batch: A named tuple of fields.
@@ -98,49 +113,53 @@ class DegradeStep:
             epoch: Its number.
             is_fresh: Without effect: the images of the batch do not change.
         """
-        images = self._images(batch, len(draws))
+        images, degradation = self._images(batch, len(draws)), self._degradation
         pinned, count = images.is_pinned(), len(images)
+        height, width = (side - side % degradation.scale for side in images.shape[2:])
+        images = images[..., :height, :width].contiguous()
+        made = self._made
+        if made.shape != images.shape[1:]:  # of images of different sizes, those of neighbours may be equal
+            made = self._made = self._make(images.shape[1], height, width)
         memory = [
             torch.from_numpy(np.empty(0, o.values.carrier)).new_empty((count, *o.stored_shape), pin_memory=pinned)
-            for o in self.outputs[: 1 if self._keeps else 2]
+            for o in made.outputs[: 1 if self._keeps else 2]
         ]
         addresses = np.array([*(m.data_ptr() for m in memory), 0][:2], np.int64)
-        degradation = self._degradation
-        images = images.contiguous()
         done = entries.degrade(
-            images.data_ptr(), images.element_size(), self._source.shape, draws, degradation.tables,
+            images.data_ptr(), images.element_size(), made.shape, draws, degradation.tables,
             degradation.scale, ("", "lr", "both").index(degradation.sharpens), seed,
-            0 if degradation.fixed else epoch, addresses, self._described, self._affine, *self._room(),
+            0 if degradation.fixed else epoch, addresses, made.described, made.affine, *self._room(*made.shape),
         )  # fmt: skip
         if not done:
             raise OptionError(f"{degradation}: its last resize does not give the size of {LR!r}")
-        made = [o.images(m) for o, m in zip(self.outputs, memory, strict=False)]
-        lr, hr = made if len(made) == 2 else (made[0], images)
-        values = {**batch._asdict(), LR: lr, HR: hr}
+        lr, *kept = [o.images(m) for o, m in zip(made.outputs, memory, strict=False)]
+        values = {**batch._asdict(), LR: lr, HR: kept[0] if kept else images}
         return sample_type(tuple(self.kinds), type(batch)._lists, type(batch)._json)(*map(values.get, self.kinds))
 
     def _images(self, batch: Any, count: int) -> torch.Tensor:
         """Return the images of a batch, which the dataset's own transform may have changed.
 
         Raises:
-            OptionError: They are not those that the pipeline gives.
+            OptionError: They are not those that the pipeline gives, or smaller than the scale.
         """
-        found = getattr(batch, self._name, None)
-        shape, dtype = (count, *self._source.shape), self._source.values.dtype
+        found, dtype = getattr(batch, self._name, None), self._dtype
+        shape: tuple[int, ...] = (count, *self._shape)
+        if isinstance(found, torch.Tensor) and found.ndim == 4 and not shape[2]:
+            shape = (*shape[:2], *(max(side, self._degradation.scale) for side in found.shape[2:]))
         if not isinstance(found, torch.Tensor) or found.shape != shape or found.dtype != dtype:
             kind = type(found).__name__
             shown = f"{tuple(found.shape)} of {found.dtype}" if isinstance(found, torch.Tensor) else f"a {kind}"
             raise OptionError(
-                f"{self._degradation}: {self._name!r} is {shown} after the dataset's own transform; expected {shape} "
-                f"of {dtype}. Change sizes and types by the transforms of the Loader."
+                f"{self._degradation}: {self._name!r} is {shown}; expected {shape} of {dtype}. Change sizes and types "
+                "by the transforms of the Loader, not by the dataset's own."
             )
         return found
 
-    def _room(self) -> tuple[Any, ...]:
-        """Return this thread's working memory."""
-        found = getattr(self._rooms, "memory", None)
-        if found is None:
-            channels, height, width = self._source.shape
+    def _room(self, channels: int, height: int, width: int) -> tuple[Any, ...]:
+        """Return this thread's working memory for images of this size."""
+        found, (most_height, most_width) = getattr(self._rooms, "memory", None), getattr(self._rooms, "size", (0, 0))
+        if found is None or height > most_height or width > most_width:
+            height, width = self._rooms.size = max(height, most_height), max(width, most_width)
             growth, steps = self._degradation.growth, self._degradation.tables[1].shape[1]
             sides = (math.ceil(side * growth) + 1 for side in (height, width))
             sizes = np.array([0, *entries.degrade_rooms(channels, *sides)], np.int64)
@@ -169,6 +188,22 @@ def _field_of(degradation: Degradation, kinds: Mapping[str, str]) -> str:
             "LMDBDataset(path, fields=[...])."
         )
     return images[0]
+
+
+def _images_of(pipeline: Pipeline, name: str, degradation: Degradation) -> tuple[tuple[int, int, int], torch.dtype]:
+    """Return (C, H, W) and the type of the images that come; H and W are 0 if they differ.
+
+    Raises:
+        OptionError: Their values are converted already.
+    """
+    for output in pipeline.outputs:
+        if output.name == name:
+            if output.values.kind != opcodes.COPY:
+                raise OptionError(f"{degradation}: put ToDtype and Normalize after it; they then hold for both images.")
+            return output.shape, output.values.dtype
+    reader, rows = pipeline.reader, pipeline.rows
+    first = torch.from_numpy(np.empty(0, reader.image_dtype(name, int(rows[0]))))
+    return (reader.extremes(name, "channels", rows)[1], 0, 0), first.dtype
 
 
 def _values(name: str, channels: int, dtype: torch.dtype, after: tuple[Transform, ...]) -> Any:
