@@ -6,6 +6,7 @@ import json
 import pickle
 import shutil
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,65 @@ def _double(sample: Any) -> Any:
 
 
 # --- torch's DataLoader ---
+
+
+def test_pairs_of_several_scales_are_mixed(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("div2k", "flickr2k")]
+    for number, path in enumerate(paths):
+        hr = np.zeros((48, 36 + 24 * number, 3), np.uint8)
+        hr[..., 0], hr[..., 1], hr[..., 2] = *np.mgrid[: hr.shape[0], : hr.shape[1]], number
+        lows = {f"lr{s}": hr[: hr.shape[0] // s, : hr.shape[1] // s] for s in (2, 3, 4)}
+        lmdbloader.write([{**lows, "hr": hr}] * 3, path)
+    for names in (["lr2", "lr3", "lr4", "hr"], ["lr4", "hr"]):
+        views = [LMDBDataset(path, fields=names) for path in paths]
+        found = []
+        for batch in Loader(mix(views, length=12), 4, shuffle=True, transforms=[RandomCrop(24), RandomDihedral()]):
+            assert list(batch._fields) == names
+            assert torch.equal(batch.hr[:, :2, ::4, ::4] // 4, batch.lr4[:, :2])
+            assert torch.equal(batch.hr[:, 2, 0, 0], batch.lr4[:, 2, 0, 0])
+            found += batch.hr[:, 2, 0, 0].tolist()
+        assert sorted(found) == [0] * 6 + [1] * 6
+
+
+@pytest.mark.parametrize("count", [5, 13, 30])
+@pytest.mark.parametrize("seeds", [(0, 1), (0, 0)])
+def test_unpaired_sets_are_drawn_independently(tmp_path: Path, count: int, seeds: tuple[int, int]) -> None:
+    """As docs/how-to/mix.md has it: an epoch of one set, and as many draws of the other."""
+    pixels, num = np.zeros((8, 8, 3), np.uint8), 30
+    for name, length in (("clean", num), ("real", count)):
+        lmdbloader.write(({"image": pixels, "number": i} for i in range(length)), tmp_path / name)
+
+    def loaders() -> list[Loader]:
+        real = mix([tmp_path / "real"], length=num)
+        return [Loader(d, 4, shuffle=True, seed=s) for d, s in zip((tmp_path / "clean", real), seeds, strict=True)]
+
+    def steps(given: list[Loader], epochs: int) -> list[Any]:
+        found = []
+        for _ in range(epochs):
+            for batches in zip(*given, strict=True):
+                found.append(([b.number.tolist() for b in batches], [loader.state_dict() for loader in given]))
+        return found
+
+    whole = steps(loaders(), 3)
+    per_epoch = len(whole) // 3
+    pairs = []
+    for epoch in range(3):
+        clean, real = (
+            [n for both, _ in whole[epoch * per_epoch :][:per_epoch] for n in both[k]] for k in (0, 1)
+        )  # fmt: skip
+        assert sorted(clean) == list(range(num))
+        counts = Counter(real)
+        assert max(counts.values()) - min(counts.get(n, 0) for n in range(count)) <= 1
+        pairs.append(set(zip(clean, real, strict=True)))
+    assert all(len(one & other) < num / 3 for one, other in pairwise(pairs))
+    if count == num:  # equal lengths are not equal orders, whatever the seeds
+        assert all(sum(one == other for one, other in each) < num / 3 for each in pairs)
+    for at in (0, per_epoch - 2, per_epoch - 1, per_epoch + 3):
+        continued = loaders()
+        for loader, state in zip(continued, whole[at][1], strict=True):
+            loader.load_state_dict(state)
+        rest = [numbers for numbers, _ in whole[at + 1 :]]
+        assert [numbers for numbers, _ in steps(continued, 3)][: len(rest)] == rest
 
 
 def test_only_a_loader_reads_a_mixture(both: list[LMDBDataset]) -> None:

@@ -25,7 +25,8 @@ Convert images, or image pairs, into one dataset: the folder OUT.
 
 layouts of SRC, detected unless --layout is given:
   images   every image in SRC and in the folders below it
-           (field image; fields lr and hr with --scale)
+           (field image; fields lr and hr with --scale; lr2, lr3, lr4 and hr with
+           --scale 2,3,4)
   pairs    a folder of high-resolution and one of low-resolution images, matched
            by name: 0001.png with 0001.png or 0001x2.png (fields lr and hr).
            Found if SRC has one folder named like x_HR and one like x_LR.
@@ -84,6 +85,7 @@ examples:
   lmdbloader convert photos train.lmdb --patch-size 96 --stride 48 --scale 2
   lmdbloader convert --hr DIV2K_train_HR --lr DIV2K_train_LR_bicubic/X2 \\
       train.lmdb --patch-size 96
+  lmdbloader convert photos train.lmdb --scale 2,3,4
   lmdbloader convert imagenet data --split --layout classes
   lmdbloader convert imagenet/train train.lmdb --write-mode proportion \\
       --compress-probability 0.5 --max-resolution 512 --jpeg-quality 90

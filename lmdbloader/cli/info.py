@@ -146,6 +146,8 @@ def _flatten(values: Mapping[str, Any] | list[Any]) -> Iterator[str]:
     for key, value in values.items():
         if key == "stride" and not values.get("patch_size"):
             continue  # whole images have none
+        if isinstance(value, list) and all(isinstance(each, int) for each in value):
+            value = ", ".join(map(_value, value))  # the scales
         if isinstance(value, Mapping | list):
             yield from _flatten(value)
         elif value is not None:

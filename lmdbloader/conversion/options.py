@@ -93,8 +93,8 @@ class ConvertOptions:
     lr: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = opt(
         None,
         TAKE,
-        "folder, LMDB or tar of pairs' low-resolution images; of several scales, one of each, such as X2 and X4: they "
-        "become lr2 and lr4",
+        "folder, LMDB or tar of pairs' low-resolution images; with several scales one {lr} for each, in Python a list, "
+        "and their fields are lr2, lr4 and so on",
         metavar="DIR",
     )
     masks: str | os.PathLike[str] | None = opt(

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from lmdbloader.base.option_names import option
 from lmdbloader.base.progress import watched
@@ -118,11 +119,16 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
     if listing.classes:
         Description((), True, {"labels": tuple(listing.classes)}, {}).to_json()  # refuses very many names
     num_workers = choose_workers(1 if listing.in_process else options.workers, int(listing.sources.nbytes.sum()))
-    lows = places[2] if isinstance(places[2], list) else [places[2]]
-    folders = tuple(place for place in (*places[:2], *lows, places[3]) if isinstance(place, Path))
+    folders = _folders(places[:4])
     # Every task carries the recipe, and class names can be many.
     recipe = Recipe((), replace(shared(options), classes=None), storage)
     return Plan(options, recipe, listing, codec, folders, num_workers, notes)
+
+
+def _folders(places: Sequence[Any]) -> tuple[Path, ...]:
+    """Return the local ones among places and lists of places."""
+    flat = [each for place in places for each in (place if isinstance(place, list) else [place])]
+    return tuple(place for place in flat if isinstance(place, Path))
 
 
 def _refuse_many(sources: Sources) -> None:
