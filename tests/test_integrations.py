@@ -126,6 +126,16 @@ def test_basicsr_gets_new_crops_for_repeated_indices_and_in_every_epoch(
     assert len(seen) >= 0.96 * 5 * COUNT * 3
 
 
+def test_of_several_scales_basicsr_reads_that_of_the_configuration(registry: Registry, tmp_path: Path) -> None:
+    hr = np.arange(24 * 24 * 3, dtype=np.uint8).reshape(24, 24, 3)
+    lmdbloader.write([{f"lr{s}": hr[::s, ::s] for s in (2, 4)} | {"hr": hr}] * 2, tmp_path / "d")
+    for scale in (2, 4):
+        sample = registry["LmdbloaderDataset"](options(tmp_path / "d", scale=scale, phase="val"))[1]
+        assert torch.equal(sample["lq"], sample["gt"][:, ::scale, ::scale])
+    with pytest.raises(OptionError, match=r"no field 'lr'.* lr2, lr4, hr"):
+        registry["LmdbloaderDataset"](options(tmp_path / "d", scale=3))
+
+
 def test_basicsr_normalizes_and_flips_as_asked(registry: Registry, path: Path) -> None:
     plain = registry["LmdbloaderDataset"](options(path, phase="val"))[3]["lq"]
     normalized = registry["LmdbloaderDataset"](options(path, phase="val", mean=[0.5] * 3, std=[0.5] * 3))[3]["lq"]

@@ -212,7 +212,8 @@ def find_halves(src: Path) -> tuple[Path, Path] | None:
     inner = sorted(p for p in low[0].iterdir() if re.fullmatch(r"[xX][2-9]", p.name) and p.is_dir())
     if len(inner) > 1:
         raise SourceError(
-            f"{low[0]}: holds {', '.join(p.name for p in inner)}. Name one with {option('hr')} and {option('lr')}, or each."
+            f"{low[0]}: holds {', '.join(p.name for p in inner)}. Name one with {option('hr')} and {option('lr')}, or "
+            f"several, each with {option('lr')}."
         )
     return high[0], inner[0] if inner else low[0]
 
