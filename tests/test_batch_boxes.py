@@ -24,7 +24,10 @@ from lmdbloader.fields import kind_named
 
 DECLARED = {"mask": fields.Mask(), "boxes": fields.Boxes(), "labels": fields.Labels(), "points": fields.Points()}
 SIZES = [(37, 23), (24, 24), (30, 50)]
-OTHERS = (T.ToDtype, T.Normalize, T.RandomErasing, T.Cutout, T.ColorJitter, T.RandomGrayscale, T.RandomSolarize)
+OTHERS = (
+    T.ToDtype, T.Normalize, T.RandomErasing, T.Cutout, T.ColorJitter, T.RandomGrayscale, T.RandomSolarize,
+    T.GaussianBlur, T.GaussianNoise,
+)  # fmt: skip
 
 
 def sample_of(height: int, width: int, seed: int, count: int = 1) -> dict[str, Any]:

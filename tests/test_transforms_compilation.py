@@ -112,7 +112,7 @@ def test_later_transforms_apply_to_erased_values() -> None:
 MOVES = (
     T.RandomCrop(8), T.CenterCrop(8), T.RandomResizedCrop(8), T.Resize(8), T.RandomHorizontalFlip(),
     T.RandomVerticalFlip(), T.RandomDihedral(), T.RandomTranslate(8), T.ColorJitter(1),
-    T.RandomGrayscale(), T.RandomSolarize(128),
+    T.RandomGrayscale(), T.RandomSolarize(128), T.GaussianBlur(3), T.GaussianNoise(),
 )  # fmt: skip
 
 

@@ -25,6 +25,8 @@ WHATS = (
     "jitter",
     "grey",
     "invert",
+    "blur",
+    "noise",
 )
 
 
@@ -79,6 +81,15 @@ def lists_of_transforms(draw: Any, layout: dict[str, tuple[int, int]], channels:
             new = T.RandomGrayscale(p, fields=chosen)
             if what == "invert":
                 new = T.RandomSolarize(draw(st.integers(0, top + 1) | st.just(top / 2)), p, fields=chosen)
+        elif what == "blur" and not (is_resized or is_jittered):
+            sides = st.sampled_from([1, 3, 5, 21])
+            sigma = draw(st.sampled_from([0.3, 2, (0.1, 2.0)]))
+            new = T.GaussianBlur(draw(sides | st.tuples(sides, sides)), sigma, p=0.75, fields=chosen)
+            is_resized = True
+        elif what == "noise":
+            new = T.GaussianNoise(
+                draw(st.sampled_from([0.0, 0.2])), draw(st.sampled_from([0.0, 0.1, 1.0])), fields=chosen
+            )
         elif what == "turn":
             new = T.RandomDihedral(fields=chosen)
         else:

@@ -12,11 +12,12 @@ import numpy as np
 import torch
 
 from lmdbloader import transforms as T
+from lmdbloader.kernels import entries
 from lmdbloader.kernels.runtime.exponential import exp, log
 
 LARGEST = {torch.uint8: 255, torch.uint16: 65535}
 AUGMENTATIONS = 2
-COLORS = T.ColorJitter | T.RandomGrayscale | T.RandomSolarize
+COLORS = T.ColorJitter | T.RandomGrayscale | T.RandomSolarize | T.GaussianBlur | T.GaussianNoise
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,24 @@ def jitter(values: np.ndarray, factors: Sequence[float], hue: float, order: int,
         other = 0 if step == 0 else grey().mean(dtype=np.float64) if step == 1 else grey()
         image = blend(other, factor)
     return image.astype(np.float64)
+
+
+def normals(drawn: Sequence[int], field: int, count: int) -> np.ndarray:
+    """Return the normal numbers of GaussianNoise (count,) for the random words of its operation."""
+    found = np.zeros(-(-count // 256) * 256, np.float32)
+    entries.fill_normal(found, drawn[0] >> 11, drawn[1] >> 11 ^ field, 0)
+    return found[:count]
+
+
+def blur(values: np.ndarray, across: int, down: int, sigma: float) -> np.ndarray:
+    """Blur (C, H, W) as torchvision defines it, with a border that is mirrored without repeating the edge."""
+    for axis, size in ((2, across), (1, down)):
+        offsets = np.arange(size) - size // 2
+        weights = np.exp(-((offsets / sigma) ** 2) / 2)
+        pads = [(size // 2, size // 2) if axis == k else (0, 0) for k in range(3)]
+        padded = np.pad(values, pads, "reflect")
+        values = np.lib.stride_tricks.sliding_window_view(padded, size, axis) @ (weights / weights.sum())
+    return np.rint(values)
 
 
 def resized_crop_box(draw: Any, height: int, width: int, t: Any) -> tuple[int, int, int, int]:
@@ -252,7 +271,7 @@ def _move(
             values = values.transpose(0, 2, 1) if which & 4 else values
             values = values[:, ::-1] if which & 2 else values
             values = values[:, :, ::-1] if which & 1 else values
-        elif isinstance(t, T.ColorJitter | T.RandomGrayscale | T.RandomSolarize) and unit(draw(1)[0]) >= t.p:
+        elif isinstance(t, COLORS) and unit(draw(1)[0]) >= t.p:
             pass
         elif isinstance(t, T.RandomGrayscale):
             red, green, blue = values.astype(np.float32) if channels == 3 else [values[0]] * 3
@@ -264,6 +283,12 @@ def _move(
             ranges = t.real_numbers
             factors = [uniform(w, *ranges[2 * k : 2 * k + 2]) for k, w in enumerate((w0, w1, w2))]
             values = jitter(values, factors, uniform(draw(1)[1], *ranges[8:10]), below(w3, 24), top)
+        elif isinstance(t, T.GaussianBlur):
+            low, high, across, down, _ = t.real_numbers
+            values, slack = blur(values, int(across), int(down), uniform(w0, low, high)), slack + 1
+        elif isinstance(t, T.GaussianNoise):
+            f, noise = np.float32, normals(draw(0), list(now).index(name), values.size).reshape(values.shape)
+            values = np.clip(values + np.trunc(f(t.mean * top) + f(t.sigma * top) * noise), 0, top)
         elif isinstance(t, T.RandomErasing | T.Cutout):
             box = erased_box(draw, rows, columns, t) if isinstance(t, T.RandomErasing) else None
             if isinstance(t, T.Cutout) and unit(w2) < t.p:

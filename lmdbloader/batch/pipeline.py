@@ -315,14 +315,19 @@ class Pipeline:
         return rooms
 
     def _resize_items(self) -> tuple[int, int, int]:
-        """Return the items of the arrays that a resize needs: bounds, weights and one line."""
+        """Return the items of the arrays that resizes, blurs and noise need: bounds, weights and one line."""
+        height, width = self._most[[at.MOST_HEIGHT, at.MOST_WIDTH]].tolist()
+        (codes, real), filtering = (self.program.whole[:, opcodes.OP_CODE], self.program.real), 1
+        if (codes > opcodes.JITTER).any():
+            sides = real[codes == opcodes.BLUR][:, [opcodes.BLUR_DOWN, opcodes.BLUR_ACROSS]].max(0, initial=0)
+            filtering = entries.color_room(height, width, *sides.astype(int).tolist())
         if not self.program.resizes:
-            return 1, 1, 1
-        longest = int(self._most[[at.MOST_HEIGHT, at.MOST_WIDTH]].max())
+            return 1, 1, filtering
+        longest = max(height, width)
         # An image that is resized in one direction: the window's height, and the width of the window or the result.
         between = int(self._most.max())
         bounds, weights, line = entries.resize_scratch(longest, longest, longest, longest, 3, True, between)
-        return bounds, weights, line
+        return bounds, weights, max(line, filtering)
 
     def read(
         self, rows: I64, samples: I64, epoch: int, out: I64, batch_size: int, scratch: Scratch, clock: Clock = NO_CLOCK

@@ -130,8 +130,8 @@ def _run_stages(source, row, plane, channels, begun, geometry, color, rooms, scr
                     resized, new_h, new_w, g[op.CUBIC] != 0, bounds, weights, line,
                 )  # fmt: skip
                 target = resized
-            elif g[op.CLOSING] == op.THEN_COLOR:
-                change_colors(target, channels, h, w, color[s])
+            elif g[op.CLOSING] == op.THEN_COLOR and not change_colors(target, channels, h, w, color[s], line):
+                return num.CHANGED
         source, row, plane = target, new_w, new_h * new_w
         room, other = other, room
     g = geometry[last]

@@ -82,6 +82,7 @@ downscale = Entry(
     T="u8 u16",
     A="i32 i64",
 )
+color_room = Entry("transform.color.color_room(height: i64, width: i64, down: i64, across: i64) -> i64")
 resample_room = Entry(
     "degrade.resample.resample_room(height: i64, width: i64, out_height: i64, out_width: i64) -> i64, i64, i64"
 )

@@ -20,6 +20,7 @@ _NUMPYS = {np.dtype(str(dtype).removeprefix("torch.")): dtype for dtype in DTYPE
 # Pillow's numbers of the interpolations, which torchvision takes too.
 _PILLOWS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 _MOST_PIXELS = 2**24
+_MOST_SIDE = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,41 @@ def _change(what: str, least: float, most: float) -> Kind:
     return Kind(check)
 
 
+def _kernel_size(of: object, name: str, value: Any) -> int | tuple[int, int]:
+    numbers = _numbers(value)
+    if len(numbers) not in (1, 2) or not all(isinstance(n, int) and 1 <= n <= _MOST_SIDE and n % 2 for n in numbers):
+        raise OptionError(f"{of}: expected an odd {name} of at most {_MOST_SIDE}, as an int or (across, down)")
+    return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
+
+
+def _sigma(of: object, name: str, value: Any) -> float | tuple[float, float]:
+    values = _numbers(value)
+    if len(values) not in (1, 2) or not 0 < values[0] <= values[-1]:
+        raise OptionError(f"{of}: expected a {name} above 0 in pixels, as a number or (least, most)")
+    return values[0] if len(values) == 1 else (values[0], values[1])
+
+
+def _level(least: float) -> Kind:
+    """Return the kind of a number from `least` to 1, where white is 1."""
+
+    def check(of: object, name: str, value: Any) -> float:
+        number = _number(value)
+        if not least <= number <= 1:
+            raise OptionError(
+                f"{of}: expected a {name} from {least} to 1, where 1 is white; of pixels up to 255 write "
+                f"{type(of).__name__}({name}=25 / 255)"
+            )
+        return float(number)
+
+    return Kind(check)
+
+
+def _clip(of: object, name: str, value: Any) -> bool:
+    if value is not True:
+        raise OptionError(f"{of}: expected {name}=True; whole numbers would wrap around, so that white becomes black")
+    return True
+
+
 def _threshold(of: object, name: str, threshold: Any) -> float:
     number = _number(threshold)
     if not number >= 0:
@@ -177,6 +213,11 @@ Hue = Annotated[
     float | tuple[float, float] | None,
     _change("a share of the whole circle from 0 to 0.5, or (least, most) from -0.5 to 0.5", -0.5, 0.5),
 ]
+KernelSize = Annotated[int | tuple[int, int], Kind(_kernel_size)]
+Sigma = Annotated[float | tuple[float, float], Kind(_sigma)]
+Mean = Annotated[float, _level(-1)]
+Deviation = Annotated[float, _level(0)]
+Clip = Annotated[bool, Kind(_clip, is_shown=False)]
 Threshold = Annotated[float, Kind(_threshold)]
 Interpolation = Annotated[Literal["bilinear", "bicubic"], Kind(_interpolation)]
 Flag = Annotated[bool, Kind(_flag)]

@@ -12,16 +12,21 @@ from lmdbloader.kernels.transform import opcodes
 from lmdbloader.transforms.arguments import (
     DTYPES,
     Antialias,
+    Clip,
+    Deviation,
     Factor,
     Fill,
     Hue,
     Interpolation,
+    KernelSize,
+    Mean,
     Padding,
     Probability,
     RareFlag,
     Ratio,
     Share,
     Shift,
+    Sigma,
     Size,
     Threshold,
 )
@@ -33,6 +38,8 @@ __all__ = [
     "CenterCrop",
     "ColorJitter",
     "Cutout",
+    "GaussianBlur",
+    "GaussianNoise",
     "Normalize",
     "RandomCrop",
     "RandomDihedral",
@@ -262,6 +269,62 @@ class RandomSolarize(Geometry):
     def real_numbers(self) -> tuple[float, ...]:
         """Those of factors of 1, and a threshold."""
         return (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, self.p, self.threshold)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class GaussianBlur(Geometry):
+    """Blur with a Gaussian kernel of random width with probability p, as torchvision's GaussianBlur does.
+
+    All images of a sample have the same sigma, in pixels of their own. The border is mirrored: of a crop that comes
+    before, it is the crop's. The results are those of torchvision, except that single values may differ by one level.
+
+    Attributes:
+        kernel_size: The side of the kernel in pixels, odd, as an int or (across, down).
+        sigma: The least and the most standard deviation in pixels, or a number.
+        p: Probability; torchvision has RandomApply for it.
+    """
+
+    kernel_size: KernelSize
+    sigma: Sigma = (0.1, 2.0)
+    _: KW_ONLY
+    p: Probability = 1.0
+
+    code = opcodes.BLUR
+
+    @property
+    def real_numbers(self) -> tuple[float, ...]:
+        """BLUR_LOW ... BLUR_P."""
+        low, high = self.sigma if isinstance(self.sigma, tuple) else (self.sigma, self.sigma)
+        across, down = self.kernel_size if isinstance(self.kernel_size, tuple) else (self.kernel_size,) * 2
+        return low, high, across, down, self.p
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class GaussianNoise(Geometry):
+    """Add Gaussian noise with probability p, as torchvision's GaussianNoise does.
+
+    Each value and each image of a sample has noise of its own. As in torchvision, noise of 8 bits is cut to a whole
+    number towards 0; that of 16 bits, which torchvision does not take, is too.
+
+    Attributes:
+        mean: Of the noise, where 1 is white: 255 of 8 bits and 65535 of 16.
+        sigma: Its standard deviation, likewise.
+        clip: True.
+        p: Probability; torchvision has RandomApply for it.
+    """
+
+    mean: Mean = 0.0
+    sigma: Deviation = 0.1
+    clip: Clip = True
+    _: KW_ONLY
+    p: Probability = 1.0
+
+    code = opcodes.NOISE
+
+    @property
+    def real_numbers(self) -> tuple[float, ...]:
+        """NOISE_MEAN ... NOISE_P."""
+        return self.mean, self.sigma, self.p
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -174,6 +174,60 @@ def _filter_row(rows, taps, count, down, line):
 
 
 @kernel
+def blur_pixels_room(height, width, down, across):
+    """Return the float32 that `blur_pixels` works with."""
+    rows = height + down + TAPS
+    return row_length(down) + 2 * row_length(across) + 2 * TAPS + (rows + 2) * width
+
+
+@kernel
+def blur_pixels(pixels, channels, height, width, down, across, sigma, work):
+    """Blur whole numbers in place with a Gaussian kernel, as torchvision's GaussianBlur: halves become even.
+
+    Args:
+        pixels: uint8 or uint16, planes one after the other.
+        channels, height, width: Of the image.
+        down, across: The sides of the kernel, odd.
+        sigma: Its standard deviation, float64.
+        work: float32, `blur_pixels_room` values.
+    """
+    top, taps, half = np.float32(255 if pixels.itemsize == 1 else 65535), row_length(across), down // 2
+    columns, rows = part(work, 0, taps), part(work, taps, row_length(down))
+    _gaussian_row(across, sigma, columns)
+    _gaussian_row(down, sigma, rows)
+    padded = part(work, taps + rows.shape[0], width + taps + 2 * TAPS)
+    sums = part(work, taps + rows.shape[0] + padded.shape[0], (height + down + TAPS + 1) * width)
+    total, left = part(sums, (height + down + TAPS) * width, width), across // 2
+    for c in range(channels):
+        for y in range(height):
+            line = part(pixels, (c * height + y) * width, width)
+            middle = part(padded, left, width)
+            for x in range(width):
+                middle[x] = np.float32(line[x])
+            for x in range(left):
+                padded[x] = middle[_mirrored(x - left, width)]
+            for x in range(left + width, padded.shape[0]):
+                padded[x] = middle[_mirrored(x - left, width)]
+            row = part(sums, (half + y) * width, width)
+            for x in range(width):
+                row[x] = np.float32(0)
+            _filter_row(padded, columns, taps, np.int64(1), row)
+        for y in range(-half, height + half + 1 + TAPS):
+            if y < 0 or y >= height:
+                row, inner = part(sums, (half + y) * width, width), (half + _mirrored(y, height)) * width
+                same = part(sums, inner, width)
+                for x in range(width):
+                    row[x] = same[x]
+        for y in range(height):
+            for x in range(width):
+                total[x] = np.float32(0)
+            _filter_row(part(sums, y * width, (down + TAPS) * width), rows, rows.shape[0], width, total)
+            line = part(pixels, (c * height + y) * width, width)
+            for x in range(width):
+                line[x] = np.int32(np.rint(min(max(total[x], np.float32(0)), top)))
+
+
+@kernel
 def blur(source, channels, height, width, size, separable, weights, out, padded):
     """Filter an image with a kernel; the border is mirrored without repeating the edge (OpenCV's reflect101).
 

@@ -79,6 +79,27 @@ def gaussian(image, channels, plane, sigma, grey, speckle, clipped, key0, key1, 
 
 
 @kernel
+def add_to_pixels(pixels, count, mean, sigma, key0, key1, work):
+    """Add Gaussian noise to whole numbers, cut to whole numbers towards 0 as in torchvision's GaussianNoise, and clip.
+
+    Args:
+        pixels: uint8 or uint16, changed.
+        count: Number of values.
+        mean, sigma: float64, for values from 0 to 1.
+        key0, key1: uint64.
+        work: (CHUNK / 2,) uint64.
+    """
+    top = np.float32(255 if pixels.itemsize == 1 else 65535)
+    noise, middle, factor = f32_at(_at(work, 0), CHUNK), np.float32(mean * top), np.float32(sigma * top)
+    for at in range(0, count, CHUNK):
+        fill_normal(noise, key0, key1, at // CHUNK)
+        some = part(pixels, at, min(CHUNK, count - at))
+        for i in range(some.shape[0]):
+            changed = np.int32(some[i]) + np.int32(min(max(middle + factor * noise[i], -top), top))
+            some[i] = min(max(changed, np.int32(0)), np.int32(top))
+
+
+@kernel
 def _orthogonalise(m):
     """Turn the columns of a 3x3 matrix until they are orthogonal: its left singular vectors, times its singular values.
 

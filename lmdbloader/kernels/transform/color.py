@@ -1,11 +1,13 @@
-"""Kernels for operations on colours: the numbers that each draws for a sample, and its change of the pixels."""
+"""Kernels for operations on values: the numbers that each draws for a sample, and its change of the pixels."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from lmdbloader.kernels.degrade.blur import blur_pixels, blur_pixels_room
+from lmdbloader.kernels.degrade.noise import NOISE_ROOM, add_to_pixels
 from lmdbloader.kernels.runtime.compile import kernel
-from lmdbloader.kernels.runtime.memory import part
+from lmdbloader.kernels.runtime.memory import part, u64_at
 from lmdbloader.kernels.runtime.philox import below, uniform, unit
 from lmdbloader.kernels.transform import opcodes as op
 
@@ -144,13 +146,14 @@ def solarize(pixels, count, threshold):
 
 
 @kernel
-def draw_colors(code, numbers, words, more, drawn):
+def draw_colors(code, numbers, words, more, field, drawn):
     """Draw the numbers of one operation on colours for one sample.
 
     Args:
         code: Of the operation.
         numbers: (NUM_REAL,) float64, its real numbers.
         words, more: Four random words each.
+        field: The number of the image among those of the sample, each of which has noise of its own.
         drawn: (NUM_COLOR,) float64, filled.
 
     Returns:
@@ -166,17 +169,41 @@ def draw_colors(code, numbers, words, more, drawn):
         drawn[op.COLOR_ORDER] = below(words[3], 24)
         drawn[op.COLOR_HUE] = uniform(more[1], numbers[op.JITTER_HUE_LOW], numbers[op.JITTER_HUE_HIGH])
         return True
+    if code == op.BLUR:
+        drawn[op.COLOR_SIGMA] = uniform(words[0], numbers[op.BLUR_LOW], numbers[op.BLUR_HIGH])
+        drawn[op.COLOR_ACROSS], drawn[op.COLOR_DOWN] = numbers[op.BLUR_ACROSS], numbers[op.BLUR_DOWN]
+        return unit(more[0]) < numbers[op.BLUR_P]
+    if code == op.NOISE:
+        drawn[op.COLOR_MEAN], drawn[op.COLOR_DEVIATION] = numbers[op.NOISE_MEAN], numbers[op.NOISE_SIGMA]
+        drawn[op.COLOR_KEY] = np.float64(words[0] >> np.uint64(11))
+        drawn[op.COLOR_KEY + 1] = np.float64((words[1] >> np.uint64(11)) ^ np.uint64(field))
+        return unit(more[0]) < numbers[op.NOISE_P]
     return False
 
 
 @kernel
-def change_colors(pixels, channels, height, width, drawn):
+def color_room(height, width, down, across):
+    """Return the float32 that `change_colors` works with.
+
+    Args:
+        height, width: Of the image.
+        down, across: The sides of a blur's kernel; 0 for none.
+    """
+    return max(np.int64(2 * NOISE_ROOM), blur_pixels_room(height, width, down, across) if down else np.int64(0))
+
+
+@kernel
+def change_colors(pixels, channels, height, width, drawn, line):
     """Apply an operation on colours to an image in place.
 
     Args:
         pixels: uint8 or uint16, planes (height, width) one after the other.
         channels, height, width: Of the image.
         drawn: (NUM_COLOR,) float64, filled by `draw_colors`.
+        line: float32, scratch.
+
+    Returns:
+        Whether the scratch has the values of `color_room`.
     """
     if drawn[op.COLOR_CODE] == op.JITTER:
         jitter(
@@ -184,3 +211,16 @@ def change_colors(pixels, channels, height, width, drawn):
             drawn[op.COLOR_FACTORS + 2], drawn[op.COLOR_HUE], np.int64(drawn[op.COLOR_ORDER]),
         )  # fmt: skip
         solarize(pixels, channels * height * width, drawn[op.COLOR_THRESHOLD])
+    elif drawn[op.COLOR_CODE] == op.BLUR:
+        down, across = np.int64(drawn[op.COLOR_DOWN]), np.int64(drawn[op.COLOR_ACROSS])
+        if line.shape[0] < color_room(height, width, down, across):
+            return False
+        blur_pixels(pixels, channels, height, width, down, across, drawn[op.COLOR_SIGMA], line)
+    elif drawn[op.COLOR_CODE] == op.NOISE:
+        if line.shape[0] < color_room(height, width, 0, 0):
+            return False
+        add_to_pixels(
+            pixels, channels * height * width, drawn[op.COLOR_MEAN], drawn[op.COLOR_DEVIATION],
+            np.uint64(drawn[op.COLOR_KEY]), np.uint64(drawn[op.COLOR_KEY + 1]), u64_at(line.ctypes.data, NOISE_ROOM),
+        )  # fmt: skip
+    return True

@@ -1,10 +1,10 @@
 """Numbers of transforms that kernels and Python share: opcodes, columns, statuses; no compiler is imported here."""
 
-# The operation of a transform. From JITTER on they change colours (see `kernels/transform/color.py`), the others move
+# The operation of a transform. From JITTER on they change values (see `kernels/transform/color.py`), the others move
 # pixels (see `kernels/transform/program.py`).
 RANDOM_CROP, CENTER_CROP, RANDOM_RESIZED_CROP, RESIZE = range(4)
 HORIZONTAL_FLIP, VERTICAL_FLIP, DIHEDRAL, ERASE = range(4, 8)
-JITTER = 8
+JITTER, BLUR, NOISE = range(8, 11)
 
 # Columns of an operation's whole numbers: its code, its fields (one bit each), its stage, (height, width) of the result
 # (a width of 0: the height is that of the shorter side), whether a crop pads and by how many pixels on each side,
@@ -22,6 +22,9 @@ CROP_SCALE_LOW, CROP_SCALE_HIGH, CROP_RATIO_LOW, CROP_RATIO_HIGH = range(4)
 ERASE_P, ERASE_SCALE_LOW, ERASE_SCALE_HIGH, ERASE_RATIO_LOW, ERASE_RATIO_HIGH = range(5)
 # Of JITTER: three ranges of factors (brightness, contrast, saturation), then these; the hue is a share of the circle.
 JITTER_P, JITTER_THRESHOLD, JITTER_HUE_LOW, JITTER_HUE_HIGH = range(6, 10)
+# Of BLUR: standard deviations, and the sides of the kernel. Of NOISE: mean and standard deviation. Then their P.
+BLUR_LOW, BLUR_HIGH, BLUR_ACROSS, BLUR_DOWN, BLUR_P = range(5)
+NOISE_MEAN, NOISE_SIGMA, NOISE_P = range(3)
 NUM_REAL = 10
 
 # The geometry of one field of one sample at one stage: out(y, x) is in(row + down * y, column + across * x), with y and
@@ -36,8 +39,11 @@ NUM_GEOMETRY = FILL + 3
 # The end of a stage: the next one continues from the same pixels; the result is written out, resized, or recoloured.
 CARRY, WRITE, THEN_RESIZE, THEN_COLOR = range(4)
 # The numbers drawn for an operation on colours: its code, then of JITTER: three factors, the order of the four changes,
-# the threshold, the hue.
+# the threshold, the hue; of BLUR: the standard deviation, and both sides; of NOISE: mean, standard deviation, and two
+# halves of a key, of 53 bits each.
 COLOR_CODE, COLOR_FACTORS, COLOR_ORDER, COLOR_THRESHOLD, COLOR_HUE = 0, 1, 4, 5, 6
+COLOR_SIGMA, COLOR_ACROSS, COLOR_DOWN = range(1, 4)
+COLOR_MEAN, COLOR_DEVIATION, COLOR_KEY = range(1, 4)
 NUM_COLOR = 1 + NUM_REAL
 # A set of fields has one bit for each.
 MAX_FIELDS = 62

@@ -223,7 +223,7 @@ def _apply(operation, numbers, seed, epoch, sample, number, geometry, color, rec
     if code >= op.JITTER:
         more = philox(seed, AUGMENT_STREAM, sample, epoch, number, np.uint64(1))
         for f in range(num_fields):
-            if fields >> f & 1 and draw_colors(code, numbers, words, more, color[f, stage]):
+            if fields >> f & 1 and draw_colors(code, numbers, words, more, f, color[f, stage]):
                 geometry[f, stage, op.CLOSING] = op.THEN_COLOR
         return 0
     largest, grid = _align(geometry, fields, stage)

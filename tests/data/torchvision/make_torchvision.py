@@ -11,13 +11,14 @@ import json
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 import torchvision
 from torchvision.transforms import v2
 from torchvision_cases import CASES, EPOCH, SEED, Case
-from transform_reference import below, erased_box, resized_crop_box, uniform, unit, words
+from transform_reference import below, erased_box, normals, resized_crop_box, uniform, unit, words
 
 from lmdbloader import transforms as T
 
@@ -59,7 +60,10 @@ def result(case: Case, sample: int, stored: np.ndarray) -> np.ndarray:
         draw = partial(words, SEED, EPOCH, sample, number)
         theirs = getattr(v2, name)(*args, **keywords)
         params = drawn(ours, theirs, image, lambda block=0, draw=draw: draw(block))
-        image = image if params is None else theirs.transform(image, params)
+        if params is not None:
+            noise = torch.from_numpy(normals(draw(), 0, image.numel())).view(image.shape)
+            with patch("torch.randn_like", lambda image, noise=noise, **keywords: noise):
+                image = theirs.transform(image, params)
         number += isinstance(ours, T.Geometry)
     return image.numpy()
 
@@ -81,6 +85,8 @@ def drawn(ours: Any, theirs: Any, image: torch.Tensor, draw: Any) -> dict[str, A
         return {"fn_idx": torch.tensor(order), **given}
     if isinstance(ours, T.RandomGrayscale | T.RandomSolarize):
         return {"num_input_channels": channels} if unit(draw(1)[0]) < ours.p else None
+    if isinstance(ours, T.GaussianBlur):
+        return {"sigma": [uniform(w0, *ours.real_numbers[:2])] * 2} if unit(draw(1)[0]) < ours.p else None
     if isinstance(ours, T.RandomErasing):
         box = erased_box(draw, height, width, ours)
         fill = torch.tensor(theirs.value)[:, None, None]
