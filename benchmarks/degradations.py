@@ -2,7 +2,8 @@
 
 Patches of photographs, stored raw, are cropped, mirrored, turned, degraded and converted to float32. All ways take
 turns in one process, so that the machine's other work meets each; the figures are medians of processor time. torch
-starts from float32 images in memory: it reads, crops and converts nothing. Then SRCNN trains on the Loader's batches.
+starts from float32 images in memory: it reads, crops and converts nothing. GaussianBlur and GaussianNoise are compared
+with torchvision's operations on images of 8 bits in memory. Then SRCNN trains on the Loader's batches.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from lmdbloader import LMDBDataset, Loader
 from lmdbloader.kernels.degrade import blur, modes, steps
 from lmdbloader.superres import StepTimer, degradations, upscale
 from lmdbloader.superres.degradations import Degradation
-from lmdbloader.transforms import RandomCrop, RandomDihedral, ToDtype
+from lmdbloader.transforms import GaussianBlur, GaussianNoise, RandomCrop, RandomDihedral, ToDtype
 
 SCALE, BATCH = 4, 16
+SECTIONS = ["speed", "filters", "training"]
 PRESETS: dict[str, Callable[[int], Degradation]] = {
     "real_esrgan": degradations.real_esrgan, "neosr": degradations.neosr, "bsrgan": degradations.bsrgan,
     "bsrgan_plus": degradations.bsrgan_plus, "trainner_redux": degradations.trainner_redux,
@@ -181,6 +183,59 @@ def speed(path: Path, options: argparse.Namespace) -> tuple[str, Any, str]:
     return title, {name: 1 / found for name, found in medians.items()}, table(header, rows, markdown=options.markdown)
 
 
+def blurred(size: int, images: Tensor) -> None:
+    """Blur images (N, 3, H, W) one by one, as torchvision v2's GaussianBlur does."""
+    reach = (size - 1) / (2 * math.sqrt(2))
+    for image in images:
+        sigma = torch.empty(1).uniform_(0.1, 2.0).item()
+        row = torch.softmax(-((torch.linspace(-reach, reach, size) / sigma) ** 2), 0)
+        kernel = (row[:, None] * row).expand(3, 1, size, size)
+        padded = functional.pad(image[None].float(), [size // 2] * 4, mode="reflect")
+        functional.conv2d(padded, kernel, groups=3).round_().to(torch.uint8)
+
+
+def with_noise(images: Tensor) -> None:
+    """Add noise to images (N, 3, H, W) one by one, as torchvision v2's GaussianNoise does."""
+    for image in images:
+        noise = (torch.randn_like(image, dtype=torch.float32) * (0.1 * 255)).to(torch.int16)
+        torch.clamp(image + noise, 0, 255).to(torch.uint8)
+
+
+def filters(path: Path, options: argparse.Namespace) -> tuple[str, Any, str]:
+    """Compare blur and noise in a Loader, which reads and crops too, with torchvision's on images in memory."""
+    torch.set_num_threads(1)
+    size = min(options.size, 224)
+    others = {
+        "GaussianBlur(3)": (GaussianBlur(3), partial(blurred, 3)),
+        "GaussianBlur(9)": (GaussianBlur(9), partial(blurred, 9)),
+        "GaussianBlur(23)": (GaussianBlur(23), partial(blurred, 23)),
+        "GaussianNoise()": (GaussianNoise(), with_noise),
+    }
+    loaders = {name: Loader(path, BATCH, seed=0, shuffle=True, transforms=[RandomCrop(size), t], num_threads=1)
+               for name, (t, _) in others.items()}  # fmt: skip
+    loaders["the crop alone"] = Loader(path, BATCH, seed=0, shuffle=True, transforms=[RandomCrop(size)], num_threads=1)
+    images = LMDBDataset(path)[: 4 * options.torch_images]
+    stack = torch.stack([sample.image[:, :size, :size] for sample in images])
+    times: dict[str, list[float]] = {}
+    for turn in range(options.turns + 1):
+        for name, loader in loaders.items():
+            began = time.process_time()
+            count = sum(len(batch.image) for batch in loader)
+            times.setdefault(name, []).append((time.process_time() - began) / count)
+            if turn and name in others:
+                began = time.process_time()
+                others[name][1](stack)
+                times.setdefault(f"{name}, torch", []).append((time.process_time() - began) / len(stack))
+    medians = {name: 1e3 * statistics.median(found[len(found) > options.turns :]) for name, found in times.items()}
+    rows = [[name, f"{medians[name]:.3f} ms", "-", "-"] for name in ("the crop alone",)]
+    for name in others:
+        other = medians[f"{name}, torch"]
+        rows.append([name, f"{medians[name]:.3f} ms", f"{other:.3f} ms", f"{other / medians[name]:.1f}"])
+    header = ["transform", "Loader", "torchvision's", "times as fast"]
+    title = f"Blur and noise, {size} x {size} pixels of 8 bits"
+    return title, medians, table(header, rows, markdown=options.markdown)
+
+
 def training(path: Path, options: argparse.Namespace) -> tuple[str, Any, str]:
     """Train SRCNN on luma with batches of each degradation, and measure how long it waits for them."""
     torch.set_num_threads(options.train_threads)
@@ -223,7 +278,7 @@ def run(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Any, s
     if not path.exists():
         write_images(path, options.size + 32, options.images)
     for name in options.sections:
-        yield {"speed": speed, "training": training}[name](path, options)
+        yield {"speed": speed, "filters": filters, "training": training}[name](path, options)
 
 
 def main() -> None:
@@ -231,7 +286,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, help="where datasets are written; default: a temporary folder")
-    parser.add_argument("--sections", nargs="+", choices=["speed", "training"], default=["speed", "training"])
+    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS)
     parser.add_argument("--size", type=int, default=256, help="side of the patches")
     parser.add_argument("--images", type=int, default=160)
     parser.add_argument("--torch-images", type=int, default=16, help="images that torch degrades in a turn")

@@ -303,3 +303,21 @@ def test_what_does_not_suit_is_refused(many: Path, tmp_path: Path) -> None:
             Loader(pairs, 1, shuffle=False, transforms=[degradation])
     (batch,) = Loader(LMDBDataset(pairs, fields=["hr"]), 1, shuffle=False, transforms=[real])
     assert batch._fields == ("lr", "hr")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_one_image_is_degraded_as_in_a_loader(sets: dict[tuple[int, type], Path], name: str) -> None:
+    degradation = PRESETS[name](4)
+    for path in sets.values():
+        for k, batch in enumerate(Loader(path, 1, transforms=[degradation], seed=9, shuffle=False)):
+            image = np.ascontiguousarray(LMDBDataset(path)[k].image.numpy().transpose(1, 2, 0))
+            lr, hr = degradation.degraded(image, k, seed=9)
+            np.testing.assert_array_equal(lr.transpose(2, 0, 1), batch.lr[0])
+            np.testing.assert_array_equal(hr.transpose(2, 0, 1), batch.hr[0])
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (8, 10, 3), (8, 8, 4), (0, 0, 3)])
+def test_one_image_of_another_shape_is_refused(shape: Any) -> None:
+    for image in (np.zeros(shape, np.uint8), np.zeros((8, 8, 3), np.float32)):
+        with pytest.raises(OptionError, match=r"real_esrgan\(scale=4\): .* of shape .*; expected uint8 or uint16"):
+            degradations.real_esrgan(4).degraded(image, 0)

@@ -74,7 +74,7 @@ WRITTEN = [
 # A benchmark, the number of its tables, the first cells of one table, and its place.
 BENCHMARKS = {
     "convert.py": (1, JOBS, 0),
-    "degradations.py": (2, ["real_esrgan", "neosr", "bsrgan", "bsrgan_plus", "trainner_redux", "first_order"], 0),
+    "degradations.py": (3, ["real_esrgan", "neosr", "bsrgan", "bsrgan_plus", "trainner_redux", "first_order"], 0),
     "gil.py": (1, ["4", "4", "4", "16", "16", "16"], 0),
     "images.py --sections speed disk": (2, IMAGES * 2, 0),
     "loader.py --sections pairs orders": (2, ORDERS[::-1], 1),

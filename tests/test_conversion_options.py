@@ -15,7 +15,7 @@ from lmdbloader.errors import OptionError
 SHARED = {
     "layout": "auto", "hr": None, "lr": None, "masks": None, "binary_masks": False, "annotations": None,
     "patch_size": None, "stride": None, "scale": None, "crop_to_scale": False,
-    "bicubic": "matlab",
+    "bicubic": "matlab", "degradation": None,
     "alpha": "refuse", "max_pixels": 200_000_000, "codec": None, "prefer": "speed",
     "write_mode": None, "max_resolution": None,
     "jpeg_quality": None, "jpeg_code": None, "compress_probability": None, "smart_threshold": None, "subset": None,

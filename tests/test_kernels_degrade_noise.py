@@ -42,7 +42,7 @@ def with_gaussian(image: np.ndarray, sigma: float, grey: bool, speckle: bool, cl
 
 def with_correlated(image: np.ndarray, level: float, speckle: bool, clipped: bool, key: Any = KEY) -> Any:
     flat, memory = guarded(image)
-    entries.correlated(flat, image.shape[1], level, speckle, clipped, *key, work(noise.NOISE_ROOM))
+    entries.correlated(flat, *image.shape, level, speckle, clipped, *key, work(noise.NOISE_ROOM))
     assert (memory[:8] == -77).all() and (memory[-8:] == -77).all()
     return flat.reshape(image.shape)
 
@@ -109,6 +109,8 @@ def test_correlated_noise_mixes_normal_numbers(plane: int, speckle: bool, clippe
     expected = base + (base * added if speckle else added)
     expected = np.clip(expected, 0, 1) if clipped else expected
     np.testing.assert_allclose(with_correlated(image, level, speckle, clipped), expected, atol=3e-7)
+    # A grey image gets the noise of the first channel.
+    np.testing.assert_allclose(with_correlated(image[:1], level, speckle, clipped), expected[:1], atol=3e-7)
 
 
 def test_correlated_noise_is_correlated() -> None:

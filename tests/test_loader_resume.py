@@ -6,6 +6,7 @@ import copy
 import io
 import json
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader, ProgressiveResize, QuasiRandom
 from lmdbloader.errors import OptionError, WorkerError
+from lmdbloader.superres import degradations
 from lmdbloader.transforms import RandomCrop, RandomDihedral
 
 COUNT = 83
@@ -294,6 +296,25 @@ def test_sizes_of_the_restored_epoch_are_those_of_the_schedule(ds: LMDBDataset) 
         assert {batch.image.shape[-1] for batch in other} == {5}
 
 
+def flipped(batch: Any) -> Any:
+    return batch
+
+
+def test_other_transforms_are_a_warning_with_both(ds: LMDBDataset) -> None:
+    degraded = degradations.real_esrgan(scale=4, jpeg_range=[50, 95])
+    state = make(ds, transforms=[RandomCrop(8), degraded, flipped]).state_dict()
+    saved = "RandomCrop(size=8, padding=0, fill=0), real_esrgan(scale=4, jpeg_range=(50, 95)), the function flipped"
+    assert state["transforms"] == saved
+    make(ds, transforms=[RandomCrop(8), degraded, flipped]).load_state_dict(through_files(state))
+    loader = make(ds, transforms=[RandomCrop(8), degradations.real_esrgan(scale=4), flipped])
+    with pytest.warns(
+        UserWarning, match=rf"transforms \[{re.escape(saved)}\]; those .* real_esrgan\(scale=4\), the function flip"
+    ):
+        loader.load_state_dict(state)
+    state.pop("transforms")
+    loader.load_state_dict(state)
+
+
 def test_states_of_something_else_are_refused_by_name(ds: LMDBDataset, tmp_path: Path) -> None:
     state = make(ds).state_dict()
     lmdbloader.write(
@@ -316,7 +337,8 @@ def test_states_of_something_else_are_refused_by_name(ds: LMDBDataset, tmp_path:
     # Blocks follow from the bytes of the fields that are read.
     with pytest.raises(OptionError, match="another order"):
         make(fewer, order="quasi_random", transforms=[]).load_state_dict(make(ds, order="quasi_random").state_dict())
-    make(fewer, transforms=[]).load_state_dict(state)
+    with pytest.warns(UserWarning, match=r"those of this loader are \[\]"):
+        make(fewer, transforms=[]).load_state_dict(state)
     make(ds, order=QuasiRandom()).load_state_dict(make(ds, order="quasi_random").state_dict())
     make(ds.select(range(COUNT))).load_state_dict(state)
 

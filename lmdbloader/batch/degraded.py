@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from lmdbloader.batch.sample import sample_type
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels import assemble_columns as at
 from lmdbloader.kernels import entries
-from lmdbloader.kernels.degrade.steps import NUM_DRAWN
 from lmdbloader.kernels.transform import opcodes
 from lmdbloader.transforms.base import Geometry, Transform
 from lmdbloader.transforms.degradation import Degradation
@@ -160,15 +158,8 @@ class DegradeStep:
         found, (most_height, most_width) = getattr(self._rooms, "memory", None), getattr(self._rooms, "size", (0, 0))
         if found is None or height > most_height or width > most_width:
             height, width = self._rooms.size = max(height, most_height), max(width, most_width)
-            growth, steps = self._degradation.growth, self._degradation.tables[1].shape[1]
-            sides = (math.ceil(side * growth) + 1 for side in (height, width))
-            sizes = np.array([0, *entries.degrade_rooms(channels, *sides)], np.int64)
-            sizes = -(-sizes // 8) * 8  # cache lines
-            memory = np.empty(int(sizes.sum()) + 8, np.uint64)
-            rooms = np.zeros(len(sizes) + opcodes.NUM_GEOMETRY + 2, np.int64)
-            rooms[: len(sizes)] = -(-memory.ctypes.data // 64) * 64 + 8 * np.cumsum(sizes)
-            found = rooms, np.zeros((steps, NUM_DRAWN)), np.zeros(steps, np.int64)
-            self._rooms.memory, self._rooms.kept = found, memory
+            found, self._rooms.kept = self._degradation.room(channels, height, width)
+            self._rooms.memory = found
         return found
 
 

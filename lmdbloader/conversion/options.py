@@ -126,7 +126,8 @@ class ConvertOptions:
     seed: int | None = opt(
         None,
         TAKE,
-        "seed of {subset} and of {write_mode:proportion} (default: 0); the choice depends only on it and the names",
+        "seed of {subset}, {degradation} and {write_mode:proportion} (default: 0); the choice depends only on it and "
+        "the names",
         metavar="S",
         limits=(0, 2**64 - 1),
     )
@@ -177,6 +178,14 @@ class ConvertOptions:
     )
     bicubic: Literal["matlab", "pillow"] = opt(
         "matlab", MAKE, "which bicubic: MATLAB's imresize, as the literature uses it (default), or Pillow's"
+    )
+    degradation: str | os.PathLike[str] | None = opt(
+        None,
+        MAKE,
+        "make lr with {scale} by a random degradation instead of bicubic, once for each image: real_esrgan, bsrgan, "
+        "bsrgan_plus, neosr, trainner_redux or first_order, with arguments as in 'bsrgan(jpeg_range=[50, 95])', or an "
+        "option file (YAML, TOML) of their projects. real_esrgan sharpens hr too, unless gt_usm=False",
+        metavar="NAME",
     )
     codec: str | None = opt(
         None,

@@ -17,6 +17,7 @@ from lmdbloader.base.option_names import option
 from lmdbloader.base.progress import WORK_SECONDS, ProgressLine, shown_steps
 from lmdbloader.base.text import command, counted, first_of, plain, table
 from lmdbloader.base.units import show_nbytes
+from lmdbloader.conversion.degrading import settled
 from lmdbloader.conversion.destination import new_folder, refuse_inside
 from lmdbloader.conversion.doubts import refuse_swapped
 from lmdbloader.conversion.notes import FURTHER_IMAGES, TURNED_BOXES, Notes, parse_notes, seen_digest
@@ -273,12 +274,12 @@ def _announce(target: Path, plan: Plan, log: Callable[[str], None]) -> None:
 
 
 def _absolute(src: Any, options: RunOptions) -> tuple[Any, RunOptions]:
-    """Return the source and the options with absolute paths, for processes in other folders."""
+    """Return the source and the options with absolute paths, for processes in other folders; no option file is left."""
     given = {name: getattr(options, name) for name in _PLACES}
     places: dict[str, Any] = {
         name: None if path is None else _fixed(locate_all(path, name)) for name, path in given.items()
     }
-    return None if src is None else _fixed(locate(src, "source")), replace(options, **places)
+    return None if src is None else _fixed(locate(src, "source")), settled(replace(options, **places))
 
 
 def _fixed(place: Any) -> Any:

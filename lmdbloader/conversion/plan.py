@@ -13,6 +13,7 @@ from lmdbloader.base.option_names import option
 from lmdbloader.base.progress import watched
 from lmdbloader.base.text import counted
 from lmdbloader.base.units import show_nbytes
+from lmdbloader.conversion.degrading import settled
 from lmdbloader.conversion.doubts import refuse_mistaken
 from lmdbloader.conversion.mask_numbers import check_numbers
 from lmdbloader.conversion.options import ConvertOptions, shared
@@ -70,6 +71,7 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
         OptionError: Options that contradict each other, or more names of classes than a dataset can have.
         SourceError: No folder, no images, or pairs that do not match.
     """
+    options = settled(options)
     given = {name: getattr(options, name) for name in ("hr", "lr", "masks", "annotations")}
     places = [None if path is None else locate_all(path, name) for name, path in {"source": src, **given}.items()]
     if options.patch_size is None and options.stride is not None:
@@ -104,11 +106,7 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
         notes += check_numbers(listing.sources, is_binary=options.binary_masks)
     if places[0] is not None and options.layout == "auto" and options.classes is None:
         refuse_mistaken(places[0], listing)
-    if options.crop_to_scale and listing.layout != "pairs":
-        raise OptionError(
-            f"{option('crop_to_scale', True)} is only for pairs of given images. {option('scale')} always crops images "
-            "to a multiple of the scale"
-        )
+    _check_pairs(options, listing.layout)
     if options.subset is not None:
         listing = choose_subset(listing, options.subset, options.seed or 0)
     if options.shuffle is not None:
@@ -129,6 +127,19 @@ def _folders(places: Sequence[Any]) -> tuple[Path, ...]:
     """Return the local ones among places and lists of places."""
     flat = [each for place in places for each in (place if isinstance(place, list) else [place])]
     return tuple(place for place in flat if isinstance(place, Path))
+
+
+def _check_pairs(options: ConvertOptions, layout: str) -> None:
+    if options.degradation is not None and layout == "pairs":
+        raise OptionError(
+            f"{option('degradation', options.degradation)} with given pairs: it makes lr. Give the folder of HR images "
+            "as SRC."
+        )
+    if options.crop_to_scale and layout != "pairs":
+        raise OptionError(
+            f"{option('crop_to_scale', True)} is only for pairs of given images. {option('scale')} always crops images "
+            "to a multiple of the scale"
+        )
 
 
 def _refuse_many(sources: Sources) -> None:

@@ -70,6 +70,8 @@ def describe(plan: Plan) -> dict[str, Any]:
         for part in listing.sources.annotations.parts():
             boxes.update(part)
         made_by["inputs"]["annotations"] = str(boxes)
+    if options.degradation is not None:
+        record["degradation_seed"] = options.seed or 0
     listed = {*record, *record["policy"], *record["storage"], "write_mode", *_UNRECORDED}
     record |= {
         f.name: value

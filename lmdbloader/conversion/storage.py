@@ -84,7 +84,7 @@ def make_storage(given: ConvertOptions, *, is_cut: bool) -> tuple[Storage, str]:
     # A codec alone asks for pixels, and so do patches.
     chosen = "raw" if mode is None and (given.codec is not None or is_cut) else mode
     options = {name: getattr(given, name) for name in ("jpeg_code", "max_resolution", *_NEEDED)}
-    _refuse_unused(options, {chosen}, has_subset=given.subset is not None)
+    _refuse_unused(options, {chosen}, draws=given.subset is not None or given.degradation is not None)
     return _storage(chosen, options), given.codec or _codec_of(mode)
 
 
@@ -119,13 +119,13 @@ def _codec_of(mode: str | None) -> str:
     return "raw" if mode in ("raw", "proportion", "smart") else "auto"
 
 
-def _refuse_unused(given: Mapping[str, Any], modes: Set[str | None], *, has_subset: bool = False) -> None:
+def _refuse_unused(given: Mapping[str, Any], modes: Set[str | None], *, draws: bool = False) -> None:
     """Raise OptionError for an option that has no effect with any of the modes."""
     if given["jpeg_code"] is not None and modes <= {"raw"}:
         raise OptionError(f"{option('jpeg_code')} has no effect: all images are stored as pixels")
     for name, needed in _NEEDED.items():
         has_effect = any(_encodes(mode, given) for mode in modes) if needed is None else needed in modes
-        if given[name] is None or has_effect or (name == "seed" and has_subset):
+        if given[name] is None or has_effect or (name == "seed" and draws):
             continue
         what = f"{option('write_mode', 'jpg')}, proportion or smart, or original with {option('max_resolution')}"
         if needed is not None:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from lmdbloader.base.disk_errors import DISK_FAILED
 from lmdbloader.base.option_names import option
+from lmdbloader.conversion.degrading import degrade
 from lmdbloader.conversion.mask_numbers import add_bits, add_colors, colors_of, refuse_soft, to_binary
 from lmdbloader.conversion.notes import FURTHER_IMAGES, TURNED_BOXES, TURNED_MASK, Notes, content_digest
 from lmdbloader.conversion.options import ConvertOptions
@@ -264,6 +265,8 @@ def _decode(recipe: Recipe, source: Source, data: bytes, *low_data: bytes) -> di
         matlab = option("bicubic", "matlab")
         raise ImageError(source.name, f"16-bit pixels cannot be scaled by Pillow's bicubic; use {matlab}")
     hr = _cropped(image, scales, source.name)
+    if recipe.options.degradation is not None:
+        return degrade(str(recipe.options.degradation), scales["lr"], hr, source.name, recipe.options.seed or 0)
     return {**{name: downscale(hr, scale, method=bicubic) for name, scale in scales.items()}, "hr": hr}
 
 

@@ -110,8 +110,8 @@ gaussian = Entry(
 )
 draw_mixture = Entry("degrade.noise.draw_mixture(level: f64, key0: u64, key1: u64, mixture: f64[:])")
 correlated = Entry(
-    "degrade.noise.correlated(image: f32[:], plane: i64, level: f64, speckle: bool, clipped: bool, key0: u64,"
-    " key1: u64, work: u64[:])"
+    "degrade.noise.correlated(image: f32[:], channels: i64, plane: i64, level: f64, speckle: bool, clipped: bool,"
+    " key0: u64, key1: u64, work: u64[:])"
 )
 poisson = Entry(
     "degrade.noise.poisson(image: f32[:], channels: i64, plane: i64, scale: f64, photons: f64, grey: bool,"

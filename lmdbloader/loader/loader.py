@@ -509,6 +509,9 @@ class Loader(DataLoader[Any]):
 
         Raises:
             OptionError: It is something else, of a newer release, or of another dataset, order or seed.
+
+        Warns:
+            UserWarning: It was saved with other transforms.
         """
         seed = self._coming.seed
         if self._drawn is not None and isinstance(state_dict, dict):
@@ -537,7 +540,8 @@ class Loader(DataLoader[Any]):
         key = epoch if self._orders.changes else 0
         if self._identity is None or self._identity[0] != key:
             text = self._orders.text(epoch, self._layout)
-            self._identity = key, identity(self._read_from, text, self._orders.length(epoch))
+            transforms = (*self.dataset.all_transforms, *self._options["transforms"])
+            self._identity = key, identity(self._read_from, text, self._orders.length(epoch), transforms)
         return self._identity[1]
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
@@ -11,6 +12,8 @@ from lmdbloader.base.arguments import shown, whole
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
 from lmdbloader.store.rows import text_of
+from lmdbloader.transforms.base import Transform
+from lmdbloader.transforms.functions import described, is_compiled
 
 STATE_VERSION = 2
 _KINDS = {
@@ -107,18 +110,20 @@ class Coming:
         return copy
 
 
-def identity(dataset: LMDBDataset, order: str, length: int) -> dict[str, Any]:
+def identity(dataset: LMDBDataset, order: str, length: int, transforms: Sequence[Any]) -> dict[str, Any]:
     """Return the values that determine the orders of a loader, but for the seed; a position is valid only there.
 
     Args:
         dataset: The one that is read; equal rows have equal digests, however they were selected.
         order: The text of the Loader's order; equal texts mean equal orders.
         length: Positions of the order, of one epoch if they differ.
+        transforms: Of the loader, added as text; functions are known by their names. No position depends on them.
     """
     digest = dataset.reader.manifest.content_digest
     if (rows := text_of(dataset.stored_rows)) != text_of(range(len(dataset.reader))):
         digest += f", rows {rows}"
-    return {"length": length, "order": order, "content_digest": digest}
+    texts = [str(t) if isinstance(t, Transform) or is_compiled(t) else described(t).split(" (")[0] for t in transforms]
+    return {"length": length, "order": order, "content_digest": digest, "transforms": ", ".join(texts)}
 
 
 def state_of(place: Place, same: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,6 +143,9 @@ def place_of(state: Any, same: Mapping[str, Any]) -> Place:
 
     Raises:
         OptionError: It is not a state, or it is of another version, dataset, order or seed.
+
+    Warns:
+        UserWarning: It was saved with other transforms.
     """
     expected = f"expected what a Loader's state_dict() returned, version {STATE_VERSION}"
     if not isinstance(state, dict) or state.get("version") != STATE_VERSION:
@@ -152,6 +160,13 @@ def place_of(state: Any, same: Mapping[str, Any]) -> Place:
                 f"{same[name]!r}. A position is not valid there; use the same, or set_epoch({state['epoch']}) to start "
                 "that epoch."
             )
+    if (transforms := state.get("transforms", same["transforms"])) != same["transforms"]:
+        warnings.warn(
+            f"load_state_dict: the state was saved with the transforms [{transforms}]; those of this loader are "
+            f"[{same['transforms']}]. The samples that remain are the same, but not their pixels. If this is intended, "
+            "drop them from the state: state.pop('transforms').",
+            stacklevel=3,
+        )
     epoch, position, since = (int(state[name]) for name in ("epoch", "position", "since"))
     if not 0 <= epoch < 2**63 or not 0 <= position <= same["length"]:
         raise OptionError(

@@ -6,6 +6,7 @@ project's option files. `from_yaml` reads such a file.
 
 from __future__ import annotations
 
+import ast
 import math
 import numbers
 import os
@@ -454,6 +455,41 @@ def from_yaml(
         return makers[name](own_scale if scale is None else scale, fixed=fixed, field=field, **options)
     except OptionError as error:
         raise OptionError(f"{path}: {error}") from error
+
+
+def named(text: str, scale: int) -> Degradation:
+    """Return the degradation of a text: a preset's name, with arguments in parentheses or not, or an option file.
+
+    Args:
+        text: As the text of a Degradation, or a path that ends in .yml, .yaml or .toml.
+        scale: How many times smaller `lr` is.
+
+    Raises:
+        OptionError: There is no such preset, an argument is not valid, or the scale is another.
+
+    >>> named("bsrgan(jpeg_range=[50, 95])", 2)
+    bsrgan(scale=2, jpeg_range=(50, 95))
+    """
+    if Path(text).suffix in (".yml", ".yaml", ".toml"):
+        return from_yaml(text, scale=scale)
+    makers: dict[str, Callable[..., Degradation]] = {
+        maker.__name__: maker for maker in (real_esrgan, bsrgan, bsrgan_plus, neosr, trainner_redux, first_order)
+    }
+    try:
+        found: Any = ast.parse(text.strip(), mode="eval").body
+        name, given = (found.id, []) if isinstance(found, ast.Name) else (found.func.id, found.keywords)
+        options = {str(each.arg): ast.literal_eval(each.value) for each in given}
+        maker = makers[name]
+        if isinstance(found, ast.Call) and found.args:
+            raise ValueError("arguments without a name")
+    except (SyntaxError, ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
+        raise OptionError(
+            f"degradation {text!r:.200}: expected {', '.join(makers)}, with arguments as in "
+            "'bsrgan(jpeg_range=[50, 95])' or without, or an option file (.yml, .yaml, .toml)"
+        ) from error
+    if options.pop("scale", scale) != scale:
+        raise OptionError(f"degradation {text!r:.200}: its scale is not {scale}. Leave it out there.")
+    return maker(scale, **options)
 
 
 class BlurKernels:

@@ -128,10 +128,7 @@ def _level(least: float) -> Kind:
     def check(of: object, name: str, value: Any) -> float:
         number = _number(value)
         if not least <= number <= 1:
-            raise OptionError(
-                f"{of}: expected a {name} from {least} to 1, where 1 is white; of pixels up to 255 write "
-                f"{type(of).__name__}({name}=25 / 255)"
-            )
+            raise OptionError(f"{of}: expected a {name} from {least} to 1, where 1 is white, such as 25 / 255")
         return float(number)
 
     return Kind(check)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn
@@ -12,8 +13,10 @@ import numpy.typing as npt
 
 from lmdbloader.base.arguments import flag
 from lmdbloader.errors import OptionError
+from lmdbloader.kernels import assemble_columns as at
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.degrade import steps
+from lmdbloader.kernels.transform import opcodes
 from lmdbloader.transforms.base import Transform
 from lmdbloader.transforms.functions import BatchFunction
 from lmdbloader.transforms.values import Normalize, ToDtype
@@ -146,6 +149,56 @@ class Degradation(BatchFunction):
         epoch = 0 if self.fixed else epoch
         entries.draw_chains(*self.tables, seed, epoch, draws, height, width, self.scale, drawn, orders, variants)
         return drawn, orders, variants
+
+    def room(self, channels: int, height: int, width: int) -> tuple[tuple[Any, ...], npt.NDArray[np.uint64]]:
+        """Return the kernel's last arguments for images (`channels`, `height`, `width`), and the memory behind them."""
+        count = self.tables[1].shape[1]
+        sides = (math.ceil(side * self.growth) + 1 for side in (height, width))
+        sizes = np.array([0, *entries.degrade_rooms(channels, *sides)], np.int64)
+        sizes = -(-sizes // 8) * 8  # cache lines
+        memory = np.empty(int(sizes.sum()) + 8, np.uint64)
+        rooms = np.zeros(len(sizes) + opcodes.NUM_GEOMETRY + 2, np.int64)
+        rooms[: len(sizes)] = -(-memory.ctypes.data // 64) * 64 + 8 * np.cumsum(sizes)
+        return (rooms, np.zeros((count, steps.NUM_DRAWN)), np.zeros(count, np.int64)), memory
+
+    def degraded(
+        self, image: npt.NDArray[Any], sample: int, *, seed: int = 0
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Return `lr` and `hr` of one image (H, W, C), as epoch 0 of a Loader with this seed has them.
+
+        Args:
+            image: (H, W, C) uint8 or uint16 of 1 or 3 channels; both sides are multiples of the scale.
+            sample: Its number, on which the draws depend.
+            seed: Of the draws.
+
+        Returns:
+            (H / scale, W / scale, C) and (H, W, C) of the image's type.
+
+        Raises:
+            OptionError: The image has another shape or type.
+        """
+        height, width, channels = image.shape if image.ndim == 3 else (0, 0, 0)
+        is_divisible = height % self.scale == width % self.scale == 0
+        if not (image.size and image.dtype in (np.uint8, np.uint16) and channels in (1, 3) and is_divisible):
+            raise OptionError(
+                f"{self}: {image.dtype} of shape {image.shape}; expected uint8 or uint16 (H, W, C) of 1 or 3 channels, "
+                f"with sides that are multiples of {self.scale}"
+            )
+        planes = np.ascontiguousarray(image.transpose(2, 0, 1))
+        lr, hr = made = [np.empty((height // n, width // n, channels), image.dtype) for n in (self.scale, 1)]
+        described = np.zeros((2, at.NUM_DESCRIBED), np.int64)  # copied
+        described[:, at.OUT_ITEMSIZE], described[:, at.CHANNELS_LAST] = image.itemsize, 1
+        for row, out in zip(described, made, strict=True):
+            row[[at.OUT_HEIGHT, at.OUT_WIDTH, at.OUT_CHANNELS]] = out.shape
+        arguments, _memory = self.room(channels, height, width)
+        done = entries.degrade(
+            planes.ctypes.data, image.itemsize, planes.shape, np.array([sample], np.int64), self.tables, self.scale,
+            ("", "lr", "both").index(self.sharpens), seed, 0, np.array([out.ctypes.data for out in made], np.int64),
+            described, np.zeros((2, 3, 2), np.float32), *arguments,
+        )  # fmt: skip
+        if not done:
+            raise OptionError(f"{self}: its last resize does not give the size of 'lr'")
+        return lr, hr
 
     def apply(self, batch: Any, random: np.random.Generator) -> NoReturn:
         """Raise OptionError: only a Loader knows the numbers of the samples.

@@ -204,10 +204,9 @@ def blur_pixels(pixels, channels, height, width, down, across, sigma, work):
             middle = part(padded, left, width)
             for x in range(width):
                 middle[x] = np.float32(line[x])
-            for x in range(left):
-                padded[x] = middle[_mirrored(x - left, width)]
-            for x in range(left + width, padded.shape[0]):
-                padded[x] = middle[_mirrored(x - left, width)]
+            for x in range(padded.shape[0] - width):
+                at = x if x < left else x + width
+                padded[at] = middle[_mirrored(at - left, width)]
             row = part(sums, (half + y) * width, width)
             for x in range(width):
                 row[x] = np.float32(0)

@@ -109,8 +109,8 @@ def _add_noise(found, image, channels, plane, key0, key1, rooms):
         noise.clip(part(image, 0, channels * plane))
     elif found[steps.KIND] == steps.POISSON:
         noise.poisson(image, channels, plane, sigma, found[steps.VALUES], grey, True, key0, key1, work)
-    elif colors == steps.CORRELATED and channels == 3:
-        noise.correlated(image, plane, sigma, speckle, True, key0, key1, work)
+    elif colors == steps.CORRELATED:
+        noise.correlated(image, channels, plane, sigma, speckle, True, key0, key1, work)
     else:
         noise.gaussian(image, channels, plane, sigma, grey, speckle, True, key0, key1, work)
 

@@ -164,20 +164,21 @@ def draw_mixture(level, key0, key1, mixture):
 
 
 @kernel
-def correlated(image, plane, level, speckle, clipped, key0, key1, work):
+def correlated(image, channels, plane, level, speckle, clipped, key0, key1, work):
     """Add noise that is correlated between three channels, by `draw_mixture`; otherwise as `gaussian`.
 
-    The level is 25 / 255 in BSRGAN, whatever its sigma is.
+    The level is 25 / 255 in BSRGAN, whatever its sigma is. An image of one channel, which BSRGAN does not take, gets
+    the noise of the first one.
     """
     if speckle and clipped:
-        clip(part(image, 0, 3 * plane))
+        clip(part(image, 0, channels * plane))
     mixture, noise = f64_at(_at(work, _MIXTURE), 21), f32_at(_at(work, _MORE), CHUNK)
     normal = f32_at(_at(work, 0), 3 * CHUNK)
     first, second, third = part(normal, 0, CHUNK), part(normal, CHUNK, CHUNK), part(normal, 2 * CHUNK, CHUNK)
     draw_mixture(level, key0, key1, mixture)
     for at in range(0, plane, CHUNK):
         fill_normal(normal, key0, key1, 3 * (at // CHUNK))
-        for channel in range(3):
+        for channel in range(channels):
             a, b, c = mixture[3 * channel], mixture[3 * channel + 1], mixture[3 * channel + 2]
             a, b, c = np.float32(a), np.float32(b), np.float32(c)
             for i in range(CHUNK):

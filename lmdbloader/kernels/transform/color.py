@@ -183,12 +183,7 @@ def draw_colors(code, numbers, words, more, field, drawn):
 
 @kernel
 def color_room(height, width, down, across):
-    """Return the float32 that `change_colors` works with.
-
-    Args:
-        height, width: Of the image.
-        down, across: The sides of a blur's kernel; 0 for none.
-    """
+    """Return the float32 that `change_colors` works with; down, across: the sides of a blur's kernel, 0 for none."""
     return max(np.int64(2 * NOISE_ROOM), blur_pixels_room(height, width, down, across) if down else np.int64(0))
 
 
@@ -217,8 +212,6 @@ def change_colors(pixels, channels, height, width, drawn, line):
             return False
         blur_pixels(pixels, channels, height, width, down, across, drawn[op.COLOR_SIGMA], line)
     elif drawn[op.COLOR_CODE] == op.NOISE:
-        if line.shape[0] < color_room(height, width, 0, 0):
-            return False
         add_to_pixels(
             pixels, channels * height * width, drawn[op.COLOR_MEAN], drawn[op.COLOR_DEVIATION],
             np.uint64(drawn[op.COLOR_KEY]), np.uint64(drawn[op.COLOR_KEY + 1]), u64_at(line.ctypes.data, NOISE_ROOM),
