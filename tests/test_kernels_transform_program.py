@@ -174,7 +174,10 @@ def test_colours_change_by_even_factors(seen: Seen, low: float, high: float) -> 
     assert stats.kstest((factors - low) / (high - low), "uniform").pvalue > LEAST_PROBABILITY
 
 
-@pytest.mark.parametrize("make", [lambda p: T.ColorJitter((2, 2), p=p), lambda p: T.RandomSolarize(1, p)])
+@pytest.mark.parametrize(
+    "make",
+    [lambda p: T.ColorJitter((2, 2), p=p), lambda p: T.RandomSolarize(1, p), lambda p: T.GaussianNoise(0.2, 0, p=p)],
+)
 @pytest.mark.parametrize("p", [0.0, 0.3, 1.0])
 def test_colours_change_as_often_as_asked(seen: Seen, make: Any, p: float) -> None:
     assert_share(seen(np.full((1, 1), 100, np.uint8), make(p))[:, 0, 0] != 100, p)

@@ -143,9 +143,6 @@ def place_of(state: Any, same: Mapping[str, Any]) -> Place:
 
     Raises:
         OptionError: It is not a state, or it is of another version, dataset, order or seed.
-
-    Warns:
-        UserWarning: It was saved with other transforms.
     """
     expected = f"expected what a Loader's state_dict() returned, version {STATE_VERSION}"
     if not isinstance(state, dict) or state.get("version") != STATE_VERSION:

@@ -477,11 +477,9 @@ def named(text: str, scale: int) -> Degradation:
     }
     try:
         found: Any = ast.parse(text.strip(), mode="eval").body
-        name, given = (found.id, []) if isinstance(found, ast.Name) else (found.func.id, found.keywords)
+        name, given = (found.id, []) if isinstance(found, ast.Name) else (found.func.id, [*found.args, *found.keywords])
         options = {str(each.arg): ast.literal_eval(each.value) for each in given}
         maker = makers[name]
-        if isinstance(found, ast.Call) and found.args:
-            raise ValueError("arguments without a name")
     except (SyntaxError, ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
         raise OptionError(
             f"degradation {text!r:.200}: expected {', '.join(makers)}, with arguments as in "
