@@ -76,7 +76,7 @@ def test_the_help_of_every_command_fits_80_columns(
         (["konvert", "a", "b"], "konvert"),
         (["extract", "a", "b", "--form", "png"], "--form"),
         (["stage", "a", "b", "--timeout", "10m"], "argument --timeout: '10m': expected a number such as"),
-        (["convert", "--hr", "a", "--lr", "X2", "b", "--lr", "X3"], "argument --lr: given twice"),
+        (["convert", "--hr", "a", "--lr", "X2", "b", "--hr", "c"], "argument --hr: given twice"),
         (["bench", "a", "--crops", "8", "9", "--crops", "7"], "argument --crops: given twice"),
         (["verify", "a", "--quick"], "unrecognized arguments: --quick"),
     ],

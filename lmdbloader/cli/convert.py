@@ -25,8 +25,8 @@ Convert images, or image pairs, into one dataset: the folder OUT.
 
 layouts of SRC, detected unless --layout is given:
   images   every image in SRC and in the folders below it
-           (field image; fields lr and hr with --scale; lr2, lr3, lr4 and hr with
-           --scale 2,3,4)
+           (field image; fields lr and hr with --scale, or lr2, lr3, lr4 and hr
+           with several scales)
   pairs    a folder of high-resolution and one of low-resolution images, matched
            by name: 0001.png with 0001.png or 0001x2.png (fields lr and hr).
            Found if SRC has one folder named like x_HR and one like x_LR.
