@@ -18,7 +18,7 @@ from lmdbloader.errors import LmdbloaderError, OptionError
 from lmdbloader.fields import FieldType, as_boxes, is_whole_number, kind_named
 from lmdbloader.format.codecs import Payloads
 from lmdbloader.format.labels import LabelWatch
-from lmdbloader.format.layout import Field
+from lmdbloader.format.layout import Field, look_text, looks_of
 from lmdbloader.images.decode import DecodePolicy
 from lmdbloader.store import Chunk, encode_blocks
 
@@ -304,14 +304,28 @@ def _refuse_shares(name: str, value: Any, number: int) -> None:
 def mask_bits(chunk: Chunk, fields: Sequence[Field], first: int, known: Mapping[str, int]) -> dict[str, int]:
     """Return the number of bits of the labels of each mask field, which must be that of the first sample.
 
+    Of each image field, a number for its type and channels.
+
     Raises:
-        OptionError: A sample has labels of another type, which cannot be in one batch with those of the first one.
+        OptionError: A sample has labels of another type, which cannot be in one batch with those of the first one, or
+            such an image.
     """
     found: dict[str, int] = dict(known)
     for f in fields:
-        if f.kind != "mask" or not chunk.num_samples:
+        if not f.has_pixels or not chunk.num_samples:
             continue
         bits = np.asarray(chunk.columns[f"{f.name}.bits"])
+        if f.kind == "image":
+            looks = looks_of(bits, np.asarray(chunk.columns[f"{f.name}.channels"]))
+            expected = found.setdefault(f.name, int(looks[0]))
+            if (differs := looks != expected).any():
+                at = int(np.flatnonzero(differs)[0])
+                raise OptionError(
+                    f"sample {first + at}, field {f.name!r}: an image of {look_text(int(looks[at]))}, and the first "
+                    f"sample has one of {look_text(expected)}. All images of a field need one type and number of "
+                    "channels; only grey images and images in colour, and uint8 and uint16, can be mixed."
+                )
+            continue
         expected = found.setdefault(f.name, int(bits[0]))
         if (differs := bits != expected).any():
             at = int(np.flatnonzero(differs)[0])

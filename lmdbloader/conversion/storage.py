@@ -231,7 +231,7 @@ def encode_one(storage: Storage, f: Field, image: Pixels, key: str, *, was_jpeg:
 
 def encode_as_jpeg(storage: Storage, image: Pixels, key: str, *, was_jpeg: bool = False) -> Payloads | None:
     """Return an image as a JPEG; None if its pixels are stored. The arguments are those of `encode_one`."""
-    if image.dtype != np.uint8 or max(image.shape[:2]) > _MOST_JPEG_SIDE:
+    if image.dtype != np.uint8 or image.shape[2] not in (1, 3) or max(image.shape[:2]) > _MOST_JPEG_SIDE:
         return None
     wanted = _becomes_jpeg(storage, image.nbytes, key, was_jpeg=was_jpeg)
     if not wanted:

@@ -32,7 +32,17 @@ from lmdbloader.format.codecs import (
     saves_enough,
 )
 from lmdbloader.format.labels import LabelWatch
-from lmdbloader.format.layout import ARRAY_DTYPES, MAX_PAYLOAD_NBYTES, TILE_SIZE, TILED_ABOVE_NBYTES, Field, array_type
+from lmdbloader.format.layout import (
+    ARRAY_DTYPES,
+    MAX_CHANNELS,
+    MAX_PAYLOAD_NBYTES,
+    PIXEL_DTYPES,
+    TILE_SIZE,
+    TILED_ABOVE_NBYTES,
+    Field,
+    array_type,
+    bits_of,
+)
 from lmdbloader.images.decode import decode_labels
 from lmdbloader.kernels import entries
 
@@ -136,14 +146,19 @@ class PayloadColumn:
                     self._shapes.append(kept[1])
                     return int(kept[0].stored_nbytes.sum())
                 value, was_jpeg = value.decoded(self._storage), value.was_jpeg
-            given = mask_labels(f, value, number) if is_mask else _pixels(f, value, number)
+            given = mask_labels(f, value, number) if is_mask else _pixels(f, value, number, is_file=is_file)
+            if self._codec == "delta" and given.dtype.kind == "f":
+                raise OptionError(
+                    f"sample {number}, field {f.name!r}: an image of {given.dtype}, and {option('codec', 'delta')} "
+                    f"codes whole numbers. Leave it out, or write codec={{{f.name!r}: 'lz4'}}."
+                )
             if self._storage.mode == "original" and not is_file:
                 raise OptionError(f"sample {number}, field {f.name!r}: {_no_file(value)}")
             if self._watch is not None:
                 self._watch.add(given)
             size = fit_within(given.shape[0], given.shape[1], self._storage.max_resolution)
             image = nearest(given, *size) if is_mask else shrink(given, *size)
-            self._shapes.append((*image.shape, 8 * image.itemsize))
+            self._shapes.append((*image.shape, bits_of(image.dtype)))
             self._values.append(self._copied_or_encoded(image, number, was_jpeg))
             return given.nbytes
         if f.kind == "array":
@@ -310,27 +325,62 @@ def image_geometry(name: str, shapes: Sequence[tuple[int, ...]]) -> dict[str, An
     return {f"{name}.{part}": column for part, column in zip(_GEOMETRY, columns, strict=True)}
 
 
-def _pixels(f: Field, value: Any, number: int) -> npt.NDArray[Any]:
-    """Return an image value as (H, W, C)."""
+def _pixels(f: Field, value: Any, number: int, *, is_file: bool = False) -> npt.NDArray[Any]:
+    """Return an image value as (H, W, C); of a decoded file, the order of the axes is known."""
     where = f"sample {number}, field {f.name!r}"
     if is_pil(value):
-        if value.mode not in ("L", "RGB", "I;16"):
+        if value.mode not in ("L", "RGB", "I;16", "F"):
             declare = f", or declare a mask: fields={_as_mask(f.name)}" if value.mode in "P1I" else ""
             raise OptionError(
-                f"{where}: a PIL image of mode {value.mode}; expected L, RGB or I;16. Convert it first{declare}."
+                f"{where}: a PIL image of mode {value.mode}; expected L, RGB, I;16 or F. Convert it first{declare}."
             )
         value = _loaded(value, where)
-    elif is_tensor(value) and is_pixels(value):
-        value = np.moveaxis(value.detach().cpu().numpy(), 0, 2)
-    if isinstance(value, np.ndarray):
-        value = _unmasked(value, where)
-    if not is_pixels(value) or min(value.shape[:2]) < 1:
-        found = f"{tuple(value.shape)} {value.dtype}" if hasattr(value, "shape") else type(value).__name__
+    given, image = value, value
+    if is_tensor(value) and value.ndim == 3:
+        with contextlib.suppress(TypeError):  # of a type that NumPy lacks
+            image = np.moveaxis(value.detach().cpu().numpy(), 0, 2)
+    elif isinstance(value, np.ndarray):
+        image = _unmasked(value[:, :, None] if value.ndim == 2 else value, where)
+    is_image = isinstance(image, np.ndarray) and image.ndim == 3 and min(image.shape) > 0
+    if not is_image or image.dtype.newbyteorder("=") not in PIXEL_DTYPES.values() or image.shape[2] > MAX_CHANNELS:
+        found = f"{tuple(given.shape)} {given.dtype}" if hasattr(given, "shape") else type(given).__name__
         raise OptionError(
-            f"{where}: {found}; expected uint8 or uint16 pixels (H, W), (H, W, 1 or 3), or a tensor (1 or 3, H, W)"
+            f"{where}: {found}; expected pixels of uint8, uint16, float16 or float32: an array (H, W) or (H, W, C), or "
+            f"a tensor (C, H, W), with 1 to {MAX_CHANNELS} channels. {_advice(image)}".rstrip()
         )
-    image = value[:, :, None] if value.ndim == 2 else value
+    _check_axes(given, image, where, is_file=is_file)
     return np.ascontiguousarray(image, image.dtype.newbyteorder("="))
+
+
+def _advice(value: Any) -> str:
+    """Return what to write for an array that is not an image, if it is known."""
+    if not isinstance(value, np.ndarray) or value.ndim != 3:
+        return ""
+    if value.shape[2] > MAX_CHANNELS:
+        return "Are its axes in another order? Of an array write image.transpose(1, 2, 0)."
+    return "Write image.astype('float32')." if value.dtype == np.float64 else ""
+
+
+def _check_axes(given: Any, image: npt.NDArray[Any], where: str, *, is_file: bool) -> None:
+    """Refuse pixels whose order of axes is probably another one: of all three, that of the channels would be shortest.
+
+    Raises:
+        OptionError: It is an array (C, H, W), or a tensor (H, W, C), by its sizes.
+    """
+    height, width, channels = image.shape
+    is_array = isinstance(given, np.ndarray)
+    others = (width, channels) if is_array else (height, channels)
+    if is_file or channels in (1, 3) or (height if is_array else width) >= min(others):
+        return
+    order, other = ("(H, W, C)", "(C, H, W)") if is_array else ("(C, H, W)", "(H, W, C)")
+    line, same = "transpose(1, 2, 0)", "torch.from_numpy(image).permute(2, 0, 1)"
+    if not is_array:
+        line, same = "permute(2, 0, 1)", "image.permute(1, 2, 0).numpy()"
+    raise OptionError(
+        f"{where}: {tuple(given.shape)}. The axes of {'an array' if is_array else 'a tensor'} are {order}, here "
+        f"{height}x{width} pixels with {channels} channels, and these look like {other}. If they are that, write "
+        f"image.{line}; if they are {order}, write {same}."
+    )
 
 
 def _loaded(image: Any, where: str) -> npt.NDArray[Any]:

@@ -23,6 +23,7 @@ from lmdbloader.format.layout import (
     CODEC_TILES,
     MAX_PAYLOAD_NBYTES,
     TILED_ABOVE_NBYTES,
+    bits_of,
 )
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.codec_numbers import (
@@ -171,7 +172,7 @@ def encode_many(data: U8, nbytes: I64, codec: str, shapes: npt.ArrayLike | None 
         data: (sum of nbytes,) uint8, one payload after the other; the raw codec uses it without a copy.
         nbytes: (n,) int64 length of each.
         codec: With "lz4" and "delta", a payload that does not shrink by 10 % is stored raw.
-        shapes: Of images, (n, 4) height, width, channels and bits; "delta" encodes other values as "lz4".
+        shapes: Of images, (n, 4) height, width, channels and bits; "delta" encodes other values, and floats, as "lz4".
     """
     encode = _named(codec).encode or _encode_raw
     of_images = None if shapes is None else np.asarray(shapes, np.int64).reshape(-1, 4)
@@ -201,7 +202,7 @@ def _encode_lz4(data: U8, nbytes: I64, shapes: I64 | None) -> tuple[U8, I64, U8]
 
 
 def _encode_delta(data: U8, nbytes: I64, shapes: I64 | None) -> tuple[U8, I64, U8]:
-    if shapes is None:
+    if shapes is None or (shapes[:, 3] % 2).any():
         return _encode_lz4(data, nbytes, shapes)
     numbers, stored = np.full(len(nbytes), CODEC_RAW, np.uint8), np.empty(int(nbytes.sum()) + 16, np.uint8)
     stored_nbytes, start, at = nbytes.copy(), 0, 0
@@ -221,18 +222,20 @@ def _encode_delta(data: U8, nbytes: I64, shapes: I64 | None) -> tuple[U8, I64, U
 
 
 def encode_image(image: npt.NDArray[Any], codec: str, tile_size: int) -> Payloads:
-    """Encode one image (H, W, C) uint8 or uint16: a large one in tiles, a small one as one (C, H, W) payload.
+    """Encode one image (H, W, C): a large one in tiles, a small one as one (C, H, W) payload.
 
     Raises:
         OptionError: It has more bytes than a payload can have.
     """
+    codec = "lz4" if codec == "delta" and image.dtype.kind == "f" else codec
     if not is_tiled(image, codec):
-        return encode_many(planes(image), np.array([image.nbytes]), codec, (*image.shape, 8 * image.itemsize))
+        return encode_many(planes(image), np.array([image.nbytes]), codec, (*image.shape, bits_of(image.dtype)))
     _check_size(image)
-    flat = np.empty(image.size, image.dtype)
-    entries.cut_tiles(np.ascontiguousarray(image), tile_size, flat)
-    shapes = tile_shapes(image.shape, image.itemsize, tile_size)
-    tiles = encode_many(flat.view(np.uint8), shapes.prod(1) // 8, codec, shapes)
+    words = _words(image)
+    flat = np.empty(image.size, words.dtype)
+    entries.cut_tiles(words, tile_size, flat)
+    shapes = tile_shapes(image.shape, bits_of(image.dtype), tile_size)
+    tiles = encode_many(flat.view(np.uint8), shapes[:, :3].prod(1) * image.itemsize, codec, shapes)
     ends = np.cumsum(tiles.stored_nbytes).astype("<u4")
     entry = np.dtype([("checksum", "<u8"), ("end", "<u4")])
     table = np.empty(len(ends), entry)
@@ -263,15 +266,21 @@ def is_tiled(image: npt.NDArray[Any], codec: str) -> bool:
 
 
 def planes(image: npt.NDArray[Any]) -> U8:
-    """Return an image (H, W, C) uint8 or uint16 as the bytes of a (C, H, W) array, which `encode_many` takes.
+    """Return an image (H, W, C) as the bytes of a (C, H, W) array, which `encode_many` takes.
 
     Raises:
         OptionError: It has more bytes than a payload can have.
     """
     _check_size(image)
-    flat = np.empty(image.size, image.dtype)
-    entries.cut(np.ascontiguousarray(image), 0, 0, image.shape[0], image.shape[1], flat)
+    words = _words(image)
+    flat = np.empty(image.size, words.dtype)
+    entries.cut(words, 0, 0, image.shape[0], image.shape[1], flat)
     return flat.view(np.uint8)
+
+
+def _words(image: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return pixels as the whole numbers with their bits, which kernels move, C-contiguous."""
+    return np.ascontiguousarray(image).view(f"u{image.itemsize}")
 
 
 def _check_size(image: npt.NDArray[Any]) -> None:
@@ -351,16 +360,16 @@ def _one_payload(stored: U8, raw_nbytes: int, number: int, xxh3: int) -> Payload
     return Payloads(stored, *sizes, np.array([xxh3], np.uint64), np.array([number], np.uint8))
 
 
-def tile_shapes(shape: Sequence[int], itemsize: int, tile_size: int) -> I64:
+def tile_shapes(shape: Sequence[int], bits: int, tile_size: int) -> I64:
     """Return (height, width, channels, bits) of every tile of an image (H, W, C), row by row.
 
-    >>> tile_shapes((3, 3, 1), 1, 2).tolist()
+    >>> tile_shapes((3, 3, 1), 8, 2).tolist()
     [[2, 2, 1, 8], [2, 1, 1, 8], [1, 2, 1, 8], [1, 1, 1, 8]]
     """
     heights = np.diff(np.append(np.arange(0, shape[0], tile_size), shape[0]))
     widths = np.diff(np.append(np.arange(0, shape[1], tile_size), shape[1]))
     down, across = np.repeat(heights, len(widths)), np.tile(widths, len(heights))
-    return np.stack(np.broadcast_arrays(down, across, shape[2], 8 * itemsize), 1).astype(np.int64)
+    return np.stack(np.broadcast_arrays(down, across, shape[2], bits), 1).astype(np.int64)
 
 
 def join(parts: Sequence[Payloads]) -> Payloads:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.format.codecs import by_number
-from lmdbloader.format.layout import MAX_PAYLOAD_NBYTES, TILED, Field, index_columns
+from lmdbloader.format.layout import MAX_CHANNELS, MAX_PAYLOAD_NBYTES, PIXEL_DTYPES, TILED, Field, index_columns
 
 # Rows that have one digest together, and how far their numbers are shifted to give that of their block.
 BLOCK_SHIFT = 13
@@ -82,6 +82,11 @@ class Facts:
     totals: Mapping[str, int]
     encoded_nbytes: int
     jpeg: tuple[int, int, int]
+
+    @property
+    def pixel_nbytes(self) -> int:
+        """The bytes of a pixel of as many channels and as large values as any has; of images and masks."""
+        return self.extremes["channels"][1] * (self.extremes["bits"][1] // 8)
 
     @property
     def has_tiles(self) -> bool:
@@ -226,8 +231,9 @@ def _are_possible(facts: Facts, f: Field, data_nbytes: int) -> bool:
     if not f.has_pixels or not facts.codecs:
         return True
     low = {name: facts.extremes[name][0] for name in _SHAPE}
-    is_image = {*facts.extremes["bits"]} <= {8, 16} and {*facts.extremes["channels"]} <= {1, 3}
-    return is_image and 0 < low["height"] * low["width"] * low["channels"] * (low["bits"] // 8) <= raw
+    is_image = facts.extremes["channels"][1] <= MAX_CHANNELS and {*facts.extremes["bits"]} <= PIXEL_DTYPES.keys()
+    is_mask = f.kind != "mask" or (facts.extremes["channels"] == (1, 1) and facts.extremes["bits"][1] <= 16)
+    return is_image and is_mask and 0 < low["height"] * low["width"] * low["channels"] * (low["bits"] // 8) <= raw
 
 
 def extremes_of(f: Field) -> Iterator[str]:

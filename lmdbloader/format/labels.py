@@ -36,7 +36,8 @@ class LabelWatch:
 
     def add(self, image: npt.NDArray[Any]) -> None:
         """Add an image of integers: (H, W), (H, W, C) or (C, H, W)."""
-        if self.values is None:
+        if self.values is None or image.dtype.kind == "f":
+            self.values = None
             return
         flat = image.reshape(-1)
         self.num_pixels += flat.size

@@ -7,7 +7,9 @@ import struct
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from lmdbloader.errors import FormatError, OptionError
 from lmdbloader.fields import Kind as Kind
@@ -23,6 +25,7 @@ from lmdbloader.kernels.codec_numbers import CODEC_TILES as CODEC_TILES
 from lmdbloader.kernels.codec_numbers import TILED as TILED
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import pyarrow as pa
 
 FORMAT_NAME = "lmdbloader"
@@ -63,6 +66,10 @@ RECORD_KEY_NBYTES = 16
 
 # A sample's file and position in it: columns of index and records, absent in datasets written from Python.
 SOURCE_COLUMNS = ("source", "top", "left")
+
+# The types of pixels, by their number in the column `bits`: eight times the bytes of a value, and one more for floats.
+PIXEL_DTYPES: dict[int, np.dtype[Any]] = {8: np.dtype("u1"), 16: np.dtype("u2"), 17: np.dtype("f2"), 33: np.dtype("f4")}
+MAX_CHANNELS = 64
 
 ARRAY_DTYPES = frozenset(
     {"bool", "float16", "float32", "float64", "complex64", "complex128"}
@@ -228,6 +235,34 @@ def parse_record_key(key: bytes) -> tuple[int, int]:
     """
     first, checksum = struct.unpack(">QQ", key)
     return first, checksum
+
+
+def bits_of(dtype: np.dtype[Any]) -> int:
+    """Return the number of a type of pixels in the column `bits`.
+
+    >>> bits_of(np.dtype("uint16")), bits_of(np.dtype("float16"))
+    (16, 17)
+    """
+    return 8 * dtype.itemsize + (dtype.kind == "f")
+
+
+def looks_of(bits: npt.NDArray[Any], channels: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Return a number (n,) for what all images of a field have in common, by their `bits` and channels.
+
+    Grey images, images in colour, of uint8 and of uint16 have the same one.
+    """
+    return np.where(bits % 2 == 1, bits, 8) * 256 + np.where(channels == 1, 3, channels).astype(np.int64)
+
+
+def look_text(look: int) -> str:
+    """Return a number of `looks_of` as text.
+
+    >>> look_text(33 * 256 + 5), look_text(8 * 256 + 3)
+    ('float32 with 5 channels', 'whole numbers, grey or RGB')
+    """
+    bits, channels = divmod(look, 256)
+    kind = str(PIXEL_DTYPES[bits]) if bits % 2 else "whole numbers"
+    return f"{kind}, grey or RGB" if channels == 3 else f"{kind} with {channels} channels"
 
 
 def array_type(dtype: str, shape: Sequence[int]) -> str:

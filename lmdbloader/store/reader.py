@@ -25,6 +25,7 @@ from lmdbloader.format.codecs import CodecEntry, by_number, checksum, codec_of
 from lmdbloader.format.layout import (
     DATA_FILE,
     MANIFEST_FILE,
+    PIXEL_DTYPES,
     TILED,
     Field,
     parse_array_type,
@@ -207,8 +208,8 @@ class Reader:
         return value(f"{name}.channels", row), value(f"{name}.height", row), value(f"{name}.width", row)
 
     def image_dtype(self, name: str, row: int) -> np.dtype[Any]:
-        """Return uint8 or uint16."""
-        return np.dtype(np.uint16 if self.index.value(f"{name}.bits", row) == 16 else np.uint8)
+        """Return the type of its pixels; see `PIXEL_DTYPES`."""
+        return PIXEL_DTYPES.get(self.index.value(f"{name}.bits", row), PIXEL_DTYPES[8])
 
     def origin(self, row: int) -> tuple[Reader, int]:
         """Return the reader of the dataset that has a sample, and the sample's number there; both for messages."""
@@ -275,8 +276,8 @@ class Reader:
             return columns, unused, 1, 0, in_python
         geometry = tuple(a[f"{f.name}.{part}"] for part in INDEX_COLUMNS[CODEC + 1 :])
         tile = f.tile_size or 1
-        tiled = self.index.facts[f.name].has_tiles
-        return columns, geometry, tile, tile * tile * 3 * 2 * tiled, in_python
+        facts = self.index.facts[f.name]
+        return columns, geometry, tile, tile * tile * facts.pixel_nbytes * facts.has_tiles, in_python
 
     def extents(self, fields: Sequence[str], rows: Rows) -> tuple[I64, I64]:
         """Return for each sample the offset of its first payload (n,) and the bytes of all its payloads (n,).
@@ -484,7 +485,7 @@ class Reader:
         return out
 
     def read_image(self, name: str, row: int) -> npt.NDArray[Any]:
-        """Return one image, (C, H, W) uint8 or uint16."""
+        """Return one image, (C, H, W) of its `image_dtype`."""
         return self.as_image(name, row, self.read_bytes(name, row))
 
     def as_image(self, name: str, row: int, data: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
@@ -600,7 +601,7 @@ class Reader:
         return int(entries.jpeg_room(nbytes, longest, -(-most_pixels // longest))) if longest else 0
 
     def read_file(self, name: str, row: int, *, verify: bool = True, clock: Clock = NO_CLOCK) -> npt.NDArray[Any]:
-        """Return one payload that Python decodes: an image (C, H, W) uint8 or uint16, else bytes (n,) uint8.
+        """Return one payload that Python decodes: an image (C, H, W), else bytes (n,) uint8.
 
         Raises:
             CorruptError: It is damaged, or its shape or dtype is not the one in the index.
