@@ -35,9 +35,12 @@ def lists_of_transforms(draw: Any, layout: dict[str, tuple[int, int]], channels:
     """Draw a list that suits the images: geometry for all fields or some, then values."""
     names = list(layout)
     size = dict(layout)
+    is_float = np.dtype(dtype).kind == "f"
     top = 255 if dtype == np.uint8 else 65535
     found: list[T.Transform] = []
-    fill = st.integers(0, top) | st.tuples(*[st.integers(0, top)] * 3) if channels == 3 else st.integers(0, top)
+    number = st.integers(-40, 40).map(lambda k: k / 4) if is_float else st.integers(0, top)
+    fill = number | st.tuples(*[number] * 3) if channels == 3 else number
+    whats = WHATS[:-3] if is_float or channels not in (1, 3) else WHATS
     is_resized = is_jittered = False
     for _ in range(draw(st.integers(0, 5))):
         chosen = tuple(draw(st.sets(st.sampled_from(names), min_size=1))) if draw(st.integers(0, 3)) == 0 else None
@@ -52,7 +55,7 @@ def lists_of_transforms(draw: Any, layout: dict[str, tuple[int, int]], channels:
         inside = st.tuples(*[st.integers(1, side // grid).map(lambda k, grid=grid: k * grid) for side in tall])
         beyond = st.tuples(*[st.integers(1, side // grid + 4).map(lambda k, grid=grid: k * grid) for side in tall])
         square = all(size[n][0] == size[n][1] for n in concerned)
-        what = draw(st.sampled_from(WHATS))
+        what = draw(st.sampled_from(whats))
         new: T.Transform
         if what == "crop":
             new = T.RandomCrop(draw(inside), fields=chosen)
@@ -101,29 +104,29 @@ def lists_of_transforms(draw: Any, layout: dict[str, tuple[int, int]], channels:
             size[n] = (result[0] // r, result[1] // r) if result[0] else size[n]
     tall = max(size.values(), key=lambda s: s[0])
     aligned = all((s[0] * (tall[0] // s[0]), s[1] * (tall[0] // s[0])) == tall for s in size.values())
-    return found + draw(lists_of_values([None, *names] if aligned else names, channels))
+    return found + draw(lists_of_values([None, *names] if aligned else names, channels, is_float))
 
 
 @st.composite
-def lists_of_values(draw: Any, erased: list[str | None], channels: int) -> list[T.Transform]:
-    """Draw the transforms of pixel values: erasings between conversions."""
+def lists_of_values(draw: Any, erased: list[str | None], channels: int, is_float: bool = False) -> list[T.Transform]:
+    """Draw the transforms of pixel values: erasings between conversions; `is_float` is true of stored floats."""
     number = st.floats(-2, 2).map(lambda v: round(v, 2))
-    several = st.tuples(*[number] * 3) if channels == 3 else number
+    several = st.tuples(*[number] * channels)
+    dtypes = [dtype for dtype in T.DTYPES if dtype.is_floating_point or not is_float]
     positive = st.floats(0.6, 3).map(lambda v: round(v, 2))  # a smaller one would suit other units than some pixels'
     value = st.integers(0, 255)
     erasing = st.builds(
         T.RandomErasing,
         p=st.sampled_from([0.5, 1]),
-        value=value if channels == 1 else st.tuples(value, value, value),
+        value=st.tuples(value, value, value) if channels == 3 else value,
         fields=st.sampled_from([name and (name,) for name in erased]),
     )
     found: list[T.Transform] = draw(st.lists(erasing, max_size=2))
-    is_float = False
     for _ in range(draw(st.integers(0, 3))):
         if is_float and draw(st.booleans()):
             found.append(T.Normalize(draw(number | several), draw(positive)))
         else:
-            found.append(T.ToDtype(draw(st.sampled_from(T.DTYPES)), draw(st.booleans())))
+            found.append(T.ToDtype(draw(st.sampled_from(dtypes)), draw(st.booleans())))
             is_float = found[-1].dtype.is_floating_point
             if len([t for t in found if isinstance(t, T.ToDtype)]) > 2:
                 break

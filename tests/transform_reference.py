@@ -16,6 +16,10 @@ from lmdbloader.kernels import entries
 from lmdbloader.kernels.runtime.exponential import exp, log
 
 LARGEST = {torch.uint8: 255, torch.uint16: 65535}
+DTYPES = {
+    np.dtype(np.uint8): torch.uint8, np.dtype(np.uint16): torch.uint16, np.dtype(np.float16): torch.float16,
+    np.dtype(np.float32): torch.float32,
+}  # fmt: skip
 AUGMENTATIONS = 2
 COLORS = T.ColorJitter | T.RandomGrayscale | T.RandomSolarize | T.GaussianBlur | T.GaussianNoise
 
@@ -62,14 +66,17 @@ def filter_matrix(size: int, out_size: int, cubic: bool, begin: float, length: f
 
 
 def resize(
-    values: np.ndarray, height: int, width: int, cubic: bool, largest: int, *,
+    values: np.ndarray, height: int, width: int, cubic: bool, largest: int | None, *,
     columns_first: bool = True, box: tuple[float, float, float, float] | None = None, half: float = 0.5,
 ) -> np.ndarray:  # fmt: skip
-    """Resize (C, H, W), or the box (top, left, height, width) of it, rounding up from `half` after each direction."""
+    """Resize (C, H, W), or the box (top, left, height, width) of it, rounding up from `half` after each direction.
+
+    Without a largest number, the values are floats and are not rounded.
+    """
     top, left, h, w = box or (0, 0, *values.shape[1:])
 
     def rounded(v: np.ndarray) -> np.ndarray:
-        return np.clip(np.floor(v + 1 - half), 0, largest)
+        return v if largest is None else np.clip(np.floor(v + 1 - half), 0, largest)
 
     down = filter_matrix(values.shape[1], height, cubic, top, h)
     across = filter_matrix(values.shape[2], width, cubic, left, w).T
@@ -196,7 +203,7 @@ def convert(image: Expected, t: T.ToDtype) -> Expected:
 
 def normalize(image: Expected, t: T.Normalize) -> Expected:
     """Subtract the mean and divide; float32 arithmetic may be off by some of the largest intermediate's last digits."""
-    mean, std = (np.broadcast_to(np.array(v, float), 3)[: len(image.values), None, None] for v in (t.mean, t.std))
+    mean, std = (per_channel(v, len(image.values)) for v in (t.mean, t.std))
     largest = (np.abs(image.values).max(initial=1) + np.abs(mean).max()) / np.abs(std).min()
     slack = image.slack / np.abs(std).min() + 3e-7 * largest
     return replace(image, values=(image.values - mean) / std, slack=float(slack))
@@ -210,7 +217,7 @@ def crop(values: np.ndarray, top: int, left: int, height: int, width: int) -> np
 
 def per_channel(fill: Any, channels: int) -> np.ndarray:
     """Return a fill as (C, 1, 1)."""
-    return np.broadcast_to(np.array(fill, float), 3)[:channels, None, None]
+    return np.broadcast_to(np.array(fill, float), channels)[:, None, None]
 
 
 def apply_all(
@@ -227,8 +234,7 @@ def apply_all(
     `columns_first` is the order of a resize's two passes. `masks` names those of the images that are masks, and the
     label that fills each.
     """
-    dtypes = {np.dtype(np.uint8): torch.uint8, np.dtype(np.uint16): torch.uint16}
-    now = {name: Expected(image.astype(np.float64), dtypes[image.dtype]) for name, image in images.items()}
+    now = {name: Expected(image.astype(np.float64), DTYPES[image.dtype]) for name, image in images.items()}
     number = 0
     for t in transforms:
         names = [name for name in now if t.fields is None or name in t.fields]
@@ -261,7 +267,7 @@ def _move(
     for name in names:
         image, ratio = now[name], ratios[name]
         values, step = image.values, grid // ratio
-        channels, top = len(values), LARGEST.get(image.dtype, 1)
+        channels, top = len(values), LARGEST.get(image.dtype)
         slack = image.slack
         if isinstance(t, T.RandomHorizontalFlip | T.RandomVerticalFlip):
             if unit(w0) < t.p:
@@ -328,5 +334,6 @@ def _move(
                 values = resize(
                     values, h // ratio, w // ratio, t.interpolation == "bicubic", top, columns_first=columns_first
                 )
-                slack += 2  # a half may be rounded either way, twice
+                # A half may be rounded either way, twice; floats are sums of float32.
+                slack += 2e-6 * float(np.abs(values).max(initial=1)) if top is None else 2
         now[name] = replace(image, values=values.copy(), slack=slack)

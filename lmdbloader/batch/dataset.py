@@ -455,14 +455,7 @@ class LMDBDataset(ReadsMany):
         def are_alike(name: str) -> bool:
             return all(low == high for low, high in (self.reader.extremes(name, part, rows) for part in parts))
 
-        return [
-            name
-            for name, f in self.fields.items()
-            if f.has_pixels
-            and are_alike(name)
-            and self.reader.extremes(name, "channels")[1] in (1, 3)
-            and self.reader.extremes(name, "bits")[1] < 17
-        ]
+        return [name for name, f in self.fields.items() if f.has_pixels and are_alike(name)]
 
 
 def check_images(dataset: LMDBDataset, call: str) -> None:

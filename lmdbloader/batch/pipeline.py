@@ -26,10 +26,10 @@ from lmdbloader.transforms.compilation import Program, compile_program
 from lmdbloader.transforms.values import ImageField, Values
 
 I64 = npt.NDArray[np.int64]
-_DTYPES = {8: torch.uint8, 16: torch.uint16}
+_DTYPES = {8: torch.uint8, 16: torch.uint16, 17: torch.float16, 33: torch.float32}
 _BITS = {dtype: bits for bits, dtype in _DTYPES.items()}
-# Bytes of the largest pixel: three channels of 16 bits.
-_PIXEL_NBYTES = 6
+# Bytes of a pixel between stages, at least: three channels of 16 bits.
+_LEAST_PIXEL_NBYTES = 6
 _ALIGNMENT = 64
 
 
@@ -187,13 +187,16 @@ class Pipeline:
         is_mask = self._is_mask(f)
         if not len(self.rows):
             return ImageField(self.fields[f], 1 if is_mask else 3, torch.uint8, is_mask)
-        (low_bits, bits), (_, channels) = self._extremes(f, "bits"), self._extremes(f, "channels")
-        if low_bits != bits:
-            raise OptionError(
-                f"{self.reader.place}: field {self.fields[f]!r} holds 8-bit and 16-bit images, which do not fit "
-                "in one batch. Select those of one kind first."
-            )
+        (low_bits, bits), (low_channels, channels) = self._extremes(f, "bits"), self._extremes(f, "channels")
         # In a batch with colour images a grey one has three equal channels.
+        if low_bits != bits or (low_channels != channels and (low_channels, channels) != (1, 3)):
+            kinds = [
+                f"{_DTYPES[b]} with {c}".removeprefix("torch.") for b, c in ((low_bits, low_channels), (bits, channels))
+            ]
+            raise OptionError(
+                f"{self.reader.place}: field {self.fields[f]!r} holds images of {kinds[0]} and of {kinds[1]} channels, "
+                "which do not fit in one batch. Select those of one kind first."
+            )
         return ImageField(self.fields[f], channels, _DTYPES[bits], is_mask)
 
     def _extremes(self, f: int, part: str) -> tuple[int, int]:
@@ -207,6 +210,7 @@ class Pipeline:
         shape = (len(self.fields), self.program.num_stages)
         geometry = np.zeros((*shape, opcodes.NUM_GEOMETRY), np.int64)
         for f, name in enumerate(self.fields):
+            geometry[f, :, opcodes.OWN_FILL] = 3 * self._image_fields[f].dtype.is_floating_point
             if (fill := self.reader.fields[name].ignore_index) is not None:
                 geometry[f, :, opcodes.MASK] = 1
                 geometry[f, :, opcodes.FILL] = fill
@@ -275,9 +279,12 @@ class Pipeline:
             described[at.IN_BITS] = _BITS[self._image_fields[f].dtype]
             if values.table is not None:  # `outputs` keeps it alive
                 described[at.TABLE], described[at.TABLE_STEP] = values.table.ctypes.data, values.table.strides[0]
-        self._affine = np.array([o.values.affine for o in self.outputs], np.float32).reshape(num_fields, 3, 2)
-        erased = np.array([o.values.erased for o in self.outputs], np.uint32)
-        self._erased = erased.reshape(num_fields, self._num_erasings, 3)
+        most = max((o.shape[0] for o in self.outputs), default=1)
+        self._affine = np.zeros((num_fields, most, 2), np.float32)
+        self._erased = np.zeros((num_fields, self._num_erasings, most), np.uint32)
+        for f, output in enumerate(self.outputs):
+            self._affine[f, : output.shape[0]] = output.values.affine
+            self._erased[f, :, : output.shape[0]] = output.values.erased
 
     def stream(self) -> None:
         """Write planes of pixels and of float32 past the processor's caches: for batches that do not fit into them."""
@@ -303,7 +310,10 @@ class Pipeline:
     def _rooms_nbytes(self) -> I64:
         """Return the bytes of ROOM_STORED ... ROOM_JPEG."""
         rooms = np.zeros(at.ROOM_NBYTES, np.int64)
-        rooms[[at.ROOM_FIRST, at.ROOM_SECOND]] = self._most[at.MOST_PIXELS] * _PIXEL_NBYTES
+        # Floats of 16 bits become those of 32 there.
+        sizes = (f.channels * (4 if f.dtype.is_floating_point else f.dtype.itemsize) for f in self._image_fields)
+        nbytes = max(_LEAST_PIXEL_NBYTES, *sizes)
+        rooms[[at.ROOM_FIRST, at.ROOM_SECOND]] = self._most[at.MOST_PIXELS] * nbytes
         for f, name in enumerate(self.fields):
             facts = self.reader.index.facts[name]
             rooms[at.ROOM_JPEG] = max(rooms[at.ROOM_JPEG], self.reader.jpeg_room(name))
@@ -311,7 +321,7 @@ class Pipeline:
             if self.reader.io == "pread":
                 rooms[at.ROOM_STORED] = max(rooms[at.ROOM_STORED], facts.extremes["stored_nbytes"][1])
             if facts.has_tiles:
-                rooms[at.ROOM_TILE] = max(rooms[at.ROOM_TILE], self._described[f, at.TILE] ** 2 * _PIXEL_NBYTES)
+                rooms[at.ROOM_TILE] = max(rooms[at.ROOM_TILE], self._described[f, at.TILE] ** 2 * facts.pixel_nbytes)
         return rooms
 
     def _resize_items(self) -> tuple[int, int, int]:

@@ -53,6 +53,8 @@ _MASK_MODES = ("P", "L", "1", "I", "I;16")
 # Arrays that are alike share one memory if there is room for this many at least, and it has room for this many at most.
 _LEAST_ALIKE, _MOST_ALIKE = 4, 4096
 _STAGED_NBYTES = 2**18
+# An axis that is longer, and is said to be one of an image's sides, is not taken for that of its channels.
+_MOST_LIKELY_CHANNELS = 16
 # The codec that stands for the smallest of raw, lz4 and delta; like auto, it is settled by the first values.
 SMALLEST = "smallest"
 _OPEN = ("auto", SMALLEST)
@@ -370,7 +372,8 @@ def _check_axes(given: Any, image: npt.NDArray[Any], where: str, *, is_file: boo
     height, width, channels = image.shape
     is_array = isinstance(given, np.ndarray)
     others = (width, channels) if is_array else (height, channels)
-    if is_file or channels in (1, 3) or (height if is_array else width) >= min(others):
+    side = height if is_array else width
+    if is_file or channels in (1, 3) or side >= min(others) or side > _MOST_LIKELY_CHANNELS:
         return
     order, other = ("(H, W, C)", "(C, H, W)") if is_array else ("(C, H, W)", "(H, W, C)")
     line, same = "transpose(1, 2, 0)", "torch.from_numpy(image).permute(2, 0, 1)"

@@ -19,7 +19,8 @@ from lmdbloader.kernels.decode import (
 )
 from lmdbloader.kernels.resize.antialias import has_scratch, resize_window
 from lmdbloader.kernels.runtime.compile import kernel
-from lmdbloader.kernels.runtime.memory import array_at, i64_at, prefetch, settle, u8_at, u16_at, u32_at, u64_at
+from lmdbloader.kernels.runtime.half import floats_of_halves
+from lmdbloader.kernels.runtime.memory import array_at, f32_at, i64_at, prefetch, settle, u8_at, u16_at, u32_at, u64_at
 from lmdbloader.kernels.runtime.presence import look
 from lmdbloader.kernels.runtime.timing import tick
 from lmdbloader.kernels.runtime.xxhash import xxh3_copy
@@ -130,16 +131,24 @@ def _run_stages(source, row, plane, channels, begun, geometry, color, rooms, scr
                     resized, new_h, new_w, g[op.CUBIC] != 0, bounds, weights, line,
                 )  # fmt: skip
                 target = resized
-            elif g[op.CLOSING] == op.THEN_COLOR and not change_colors(target, channels, h, w, color[s], line):
-                return num.CHANGED
+            elif g[op.CLOSING] == op.THEN_COLOR:
+                if source.itemsize == 1:
+                    fits = change_colors(u8_at(target.ctypes.data, limit), channels, h, w, color[s], line)
+                else:
+                    fits = change_colors(u16_at(target.ctypes.data, limit), channels, h, w, color[s], line)
+                if not fits:
+                    return num.CHANGED
         source, row, plane = target, new_w, new_h * new_w
         room, other = other, room
     g = geometry[last]
     if g[op.HEIGHT] != described[col.OUT_HEIGHT] or g[op.WIDTH] != described[col.OUT_WIDTH]:
         return num.CHANGED
+    kind = described[col.KIND]
+    if source.itemsize == 4 and kind == op.COPY and described[col.OUT_ITEMSIZE] == 2:  # float16, which came as float32
+        kind = np.int64(op.HALF)
     finish(
         source, row, plane, channels, g, out, described[col.OUT_ITEMSIZE], described[col.CHANNELS_LAST] != 0,
-        described[col.KIND], affine, np.uint64(described[col.TABLE]), described[col.TABLE_STEP],
+        kind, affine, np.uint64(described[col.TABLE]), described[col.TABLE_STEP],
         array_at(rooms[room], limit, source), described[col.STREAMED] != 0,
     )  # fmt: skip
     return num.OK
@@ -275,6 +284,16 @@ def _read_image(file, i, columns, verify, given, described, affine, geometry, co
             u8_at(address, count), row, plane, wanted, np.int64(0), geometry, color, rooms, scratch, described,
             affine, out,
         )  # fmt: skip
+    if itemsize == 4 or bits % 2:
+        floats = f32_at(address, count)
+        if itemsize == 2:
+            if not _fits(count, 4, 1, rooms[col.ROOM_NBYTES + col.ROOM_SECOND]):
+                return num.CHANGED
+            floats = f32_at(rooms[col.ROOM_SECOND], count)
+            floats_of_halves(address, floats)
+        return _run_stages(
+            floats, row, plane, wanted, np.int64(0), geometry, color, rooms, scratch, described, affine, out,
+        )  # fmt: skip
     return _run_stages(
         u16_at(address, count), row, plane, wanted, np.int64(0), geometry, color, rooms, scratch, described,
         affine, out,
@@ -324,8 +343,8 @@ def assemble(
         given: (n or 0, fields, 2) int64 addresses and bytes of (C, H, W) pixels that are decoded already, 0 for those
             that are not.
         described: (fields, NUM_DESCRIBED) int64.
-        affine: (fields, 3, 2) float32: factor and term of each channel where the values become float32.
-        erased: (fields, erasings, 3) uint32, the bits that fill each erased rectangle.
+        affine: (fields, channels, 2) float32: factor and term of each channel where the values become float32.
+        erased: (fields, erasings, channels) uint32, the bits that fill each erased rectangle.
         program: (whole, real), the transforms, see `draw`.
         seed, epoch: uint64.
         rows: (n,) int64 rows of the index, each inside it.

@@ -74,7 +74,7 @@ resize_window = Entry(
     "resize.antialias.resize_window(source: T[:], origin: i64, row: i64, plane: i64, channels: i64, height: i64,"
     " width: i64, top: f64, left: f64, box_height: f64, box_width: f64, out: T[:], out_height: i64, out_width: i64,"
     " cubic: bool, bounds: i32[:], weights: f32[:], line: f32[:])",
-    T="u8 u16",
+    T="u8 u16 f32",
 )
 downscale = Entry(
     "resize.downscale.downscale(src: T[:,:], row_at: i64[:,:], weights: A[:], sample_at: i64[:], offset_at: i64[:],"

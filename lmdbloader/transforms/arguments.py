@@ -19,7 +19,7 @@ DTYPES = (torch.uint8, torch.uint16, torch.float16, torch.bfloat16, torch.float3
 _NUMPYS = {np.dtype(str(dtype).removeprefix("torch.")): dtype for dtype in DTYPES if dtype != torch.bfloat16}
 # Pillow's numbers of the interpolations, which torchvision takes too.
 _PILLOWS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
-_MOST_PIXELS = 2**24
+_MOST_PIXELS, _MOST_CHANNELS = 2**24, 64
 _MOST_SIDE = 255
 
 
@@ -176,8 +176,10 @@ def _statistic(of: object, name: str, value: Any) -> tuple[float, ...]:
     except (TypeError, ValueError):
         values = ()
     least = 1e-30 if name == "std" else 0.0  # one over it must be a float32
-    if len(values) not in (1, 3) or not all(math.isfinite(v) and abs(v) >= least for v in values):
-        raise OptionError(f"{type(of).__name__}: {name}={value}; expected one number or three, a std other than 0")
+    if not 1 <= len(values) <= _MOST_CHANNELS or not all(math.isfinite(v) and abs(v) >= least for v in values):
+        raise OptionError(
+            f"{type(of).__name__}: {name}={value}; expected one number, or one for each channel, a std other than 0"
+        )
     return values
 
 

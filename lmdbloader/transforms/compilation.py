@@ -65,7 +65,7 @@ def compile_program(transforms: Sequence[Transform], fields: Sequence[ImageField
         if transform.pads and padded & mask:  # a geometry has one fill: the padding before becomes pixels
             stage, padded = stage + 1, padded & ~mask
         filled = [fields[f] for f in concerned if not fields[f].is_mask]  # masks have a fill of their own
-        fill = _fill_numbers(transform, filled) if transform.pads else (0, 0, 0)
+        fill = _fill_numbers(transform, filled) if transform.pads else [0] * 6
         operation = [transform.code, mask, stage, *[0] * (opcodes.OP_FILL - opcodes.OP_HEIGHT), *fill]
         for column, number in transform.whole_numbers.items():
             operation[column] = number
@@ -137,8 +137,9 @@ def _concerned(transform: Transform, fields: Sequence[ImageField]) -> list[int]:
     return found
 
 
-def _fill_numbers(transform: Any, fields: Sequence[ImageField]) -> tuple[int, ...]:
+def _fill_numbers(transform: Any, fields: Sequence[ImageField]) -> list[int]:
+    """Return the fill of three channels as whole numbers, and as the bits of floats."""
     for field in fields:
         check_fill(transform, transform.fill, field.name, field.channels, field.dtype)
     fill = transform.fill if isinstance(transform.fill, tuple) else (transform.fill,) * 3
-    return tuple(int(v) for v in fill)
+    return [*map(int, fill), *np.array(fill, np.float32).view(np.uint32).tolist()]

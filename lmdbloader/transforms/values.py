@@ -27,7 +27,8 @@ class ToDtype(Transform):
     Attributes:
         dtype: torch.uint8, uint16, float16, bfloat16 or float32, or NumPy's type of that name.
         scale: Whether values are scaled to the type's range: floats from 0 to 1; between uint8 and uint16 shifted by 8
-            bits, as in torchvision: 255 becomes 65280. Without it they keep their values: floats from 0 to 255.
+            bits, as in torchvision: 255 becomes 65280. Without it they keep their values: floats from 0 to 255. Stored
+            floats keep their values in both cases, as in torchvision, and do not become whole numbers.
     """
 
     dtype: Dtype
@@ -45,7 +46,7 @@ class Normalize(Transform):
       sqrt(m * (1 - m)), which whole numbers cannot have; or with std=1; or a mean and a std of 0.5.
 
     Attributes:
-        mean: One for each of three channels, or one for all, in the units of the converted pixels: 0 to 1 after a
+        mean: One for each channel, or one for all, in the units of the converted pixels: 0 to 1 after a
             ToDtype with scale=True.
         std: The same; not 0.
     """
@@ -56,7 +57,7 @@ class Normalize(Transform):
 
 @dataclass(frozen=True, slots=True)
 class ImageField:
-    """A field of images or masks for a program: its name, channels (1 or 3), stored dtype, and whether it has masks."""
+    """A field of images or masks for a program: its name, channels, stored dtype, and whether it has masks."""
 
     name: str
     channels: int
@@ -71,10 +72,10 @@ class Values:
     Attributes:
         dtype: Of the result.
         kind: How a kernel makes them, see `opcodes.COPY`.
-        affine: (3, 2) float32, factor and term of each channel if the result is a float.
-        table: (3, number of stored values) of the result's words if they are looked up, else None.
-        erased: (erasings, 3) uint32, the bits that fill each erased rectangle.
-        limits: What the least and the largest stored value become.
+        affine: (channels, 2) float32, factor and term of each channel if the result is a float.
+        table: (channels, number of stored values) of the result's words if they are looked up, else None.
+        erased: (erasings, channels) uint32, the bits that fill each erased rectangle.
+        limits: What the least and the largest stored value become; NaN if floats are stored, which have none.
     """
 
     dtype: torch.dtype
@@ -93,10 +94,14 @@ class Values:
 def check_fill(of: Transform, fill: Any, name: str, channels: int, dtype: torch.dtype) -> None:
     """Refuse a fill that is no pixel of the image with a name."""
     values = fill if isinstance(fill, tuple) else (fill,)
-    if len(values) > channels:
-        raise OptionError(f"{of}: {name!r} has one channel, the fill is for three")
+    if len(values) not in (1, channels):
+        raise OptionError(f"{of}: {name!r} has {_counted(channels)}, the fill is for three")
     if dtype in _LARGEST and any(v != int(v) or not 0 <= v <= _LARGEST[dtype] for v in values):
         raise OptionError(f"{of}: the fill must be pixels of {name!r}, whole numbers of {dtype}")
+
+
+def _counted(channels: int) -> str:
+    return "one channel" if channels == 1 else f"{channels} channels"
 
 
 class Chain:
@@ -105,11 +110,11 @@ class Chain:
     def __init__(self, field: ImageField) -> None:
         self.field = field
         self.dtype = field.dtype
-        # The result of every stored value so far, for each channel; only integers are rounded.
-        stored = np.arange(_LARGEST[field.dtype] + 1)
-        self.table = np.tile(stored, (3, 1))
-        # The same as a factor and a term, until something is rounded to integers.
-        self.factor, self.term, self.is_affine = np.ones(3), np.zeros(3), True
+        # The result of every stored value so far, for each channel, without any of floats; only integers are rounded.
+        self.table = np.tile(np.arange(_LARGEST.get(field.dtype, -1) + 1), (field.channels, 1))
+        # The same as a factor and a term, until something is rounded to integers. A term of -0.0 keeps zeros' signs.
+        self.factor, self.is_affine = np.ones(field.channels), True
+        self.term = np.full(field.channels, -0.0 if field.dtype.is_floating_point else 0.0)
         self.erased: dict[int, npt.NDArray[np.float64]] = {}
         self.last: Transform | None = None
 
@@ -123,18 +128,33 @@ class Chain:
         elif erases:
             value = transform.value  # type: ignore[attr-defined]
             check_fill(transform, value, self.field.name, self.field.channels, self.dtype)
-            self.erased[erasing] = np.broadcast_to(np.asarray(value, np.float64), 3)
+            self.erased[erasing] = np.broadcast_to(np.asarray(value, np.float64), self.field.channels)
         elif self.last is not None:
             raise OptionError(
                 f"{type(transform).__name__} after {type(self.last).__name__}: expected transforms that move or colour "
                 "pixels first, then ToDtype and Normalize, with RandomErasing and Cutout anywhere after those. Change "
                 "the order."
             )
+        elif getattr(transform, "code", 0) >= opcodes.JITTER and not self._has_colors:
+            raise OptionError(
+                f"{transform}: the images of {self.field.name!r} are {self.field.dtype} with "
+                f"{_counted(self.field.channels)}; expected uint8 or uint16 with 1 or 3. Leave it out, or name the "
+                f"fields that it is for: {type(transform).__name__}(..., fields=('image',))."
+            )
         if isinstance(transform, ToDtype | Normalize) or erases:
             self.last = transform
 
+    @property
+    def _has_colors(self) -> bool:
+        return self.field.dtype in _LARGEST and self.field.channels in (1, 3)
+
     def _convert(self, transform: ToDtype) -> None:
         was, now = self.dtype, transform.dtype
+        if now in _LARGEST and self.field.dtype not in _LARGEST:
+            raise OptionError(
+                f"{transform}: the pixels of {self.field.name!r} are stored as {self.field.dtype}, which whole numbers "
+                "would round. Write them as whole numbers, or convert to torch.float32."
+            )
         if transform.scale and was != now:
             if was in _LARGEST and now in _LARGEST:
                 shift = 256.0
@@ -156,9 +176,12 @@ class Chain:
                 "ToDtype(torch.float32, scale=True) before it."
             )
         mean, std = (np.asarray(v, np.float64) for v in (transform.mean, transform.std))
-        if self.field.channels == 1 and max(mean.size, std.size) > 1:
-            raise OptionError(f"Normalize: {self.field.name!r} has one channel, {transform} is for three")
-        self._check_units(transform, *(np.broadcast_to(v, 3)[: self.field.channels] for v in (mean, std)))
+        channels = self.field.channels
+        if wrong := {mean.size, std.size} - {1, channels}:
+            count = "three" if wrong == {3} else max(wrong)
+            raise OptionError(f"Normalize: {self.field.name!r} has {_counted(channels)}, {transform} is for {count}")
+        if self.table.size:
+            self._check_units(transform, *(np.broadcast_to(v, channels) for v in (mean, std)))
         self._scale(1 / std, -mean / std)
 
     def _check_units(self, transform: Normalize, mean: Any, std: Any) -> None:
@@ -179,7 +202,7 @@ class Chain:
             raise OptionError(f"{where}, mean and std are of pixels from 0 to 1. Put ToDtype(..., scale=True) before.")
 
     def _scale(self, factor: Any, term: Any) -> None:
-        factor, term = np.broadcast_to(factor, 3), np.broadcast_to(term, 3)
+        factor, term = (np.broadcast_to(v, self.field.channels) for v in (factor, term))
         self.table = self.table * factor[:, None] + term[:, None]
         self.factor, self.term = self.factor * factor, self.term * factor + term
         self.erased = {k: v * factor + term for k, v in self.erased.items()}
@@ -190,12 +213,15 @@ class Chain:
 
     def values(self, num_erasings: int) -> Values:
         affine = np.stack([self.factor, self.term], 1).astype(np.float32)
-        erased = np.zeros((num_erasings, 3), np.uint32)
+        erased = np.zeros((num_erasings, self.field.channels), np.uint32)
         for k, fill in self.erased.items():
             erased[k] = _words(fill, self.dtype)
-        stored = np.arange(self.table.shape[1])
-        limits = float(self.table.min()), float(self.table.max())
-        if self.dtype == self.field.dtype and (self.table == stored).all():
+        limits = (np.nan, np.nan)
+        is_same = (self.factor == 1).all() and (self.term == 0).all()
+        if self.table.size:
+            is_same = (self.table == np.arange(self.table.shape[1])).all()
+            limits = float(self.table.min()), float(self.table.max())
+        if self.dtype == self.field.dtype and is_same:
             return Values(self.dtype, opcodes.COPY, affine, None, erased, limits)
         kind = _AFFINE_KINDS.get(self.dtype)
         if kind is not None and self.is_affine:

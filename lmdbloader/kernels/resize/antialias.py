@@ -7,10 +7,11 @@ import numpy as np
 from lmdbloader.kernels.resize.antialias_bytes import bytes_scratch, resize_bytes
 from lmdbloader.kernels.resize.weights import weigh
 from lmdbloader.kernels.runtime.compile import kernel
-from lmdbloader.kernels.runtime.memory import array_at, part, u8_at, u16_at
+from lmdbloader.kernels.runtime.memory import array_at, f32_at, part, u8_at, u16_at
 from lmdbloader.kernels.transform.place import transpose_plane
 
 _MOST_TAPS_AT_ONCE = 4
+_MOST_PLANES_AT_ONCE = 3
 
 
 @kernel
@@ -30,20 +31,22 @@ def resize_scratch(height, width, out_height, out_width, channels, cubic, betwee
         Lengths of bounds (int32), weights (float32) and line (float32).
     """
     weights, nbytes = bytes_scratch(height, width, out_height, out_width, channels, cubic, between)
-    # Of uint16 images: a line of sums, and two planes.
-    line = max(height, out_width) + 2 * (between // 2 + 1)
+    # Of uint16 and float32 images: a line of sums, and two planes.
+    line = max(height, out_width) + 2 * between
     return out_height + out_width, weights, max(line, -(-nbytes // 4))
 
 
 @kernel
 def has_scratch(height, width, out_height, out_width, cubic, scratch):
-    """Return whether `resize_window` has scratch for a window of up to three planes, turned or not."""
+    """Return whether `resize_window` has scratch for a window, turned or not."""
     bounds, weights, line = scratch
     longest, out_longest = max(height, width), max(out_height, out_width)
     if longest + out_longest > bounds.shape[0]:
         return False
     between = max(height * max(width, out_width), width * max(height, out_height))
-    _, num_weights, num_line = resize_scratch(longest, longest, out_longest, out_longest, 3, cubic, between)
+    _, num_weights, num_line = resize_scratch(
+        longest, longest, out_longest, out_longest, _MOST_PLANES_AT_ONCE, cubic, between
+    )
     return num_weights <= weights.shape[0] and num_line <= line.shape[0]
 
 
@@ -61,6 +64,10 @@ def _add_one(line, a, weight):
 
 @kernel
 def _round_into(line, out):
+    if out.itemsize == 4:
+        for x in range(line.shape[0]):
+            out[x] = line[x]
+        return
     for x in range(line.shape[0]):
         out[x] = np.int32(min(max(line[x], np.float32(0)), np.float32(65535.25)))
 
@@ -73,12 +80,12 @@ def _resize_rows(source, row, width, count, starts, weights, line, out, out_heig
         source, row, width: The plane, the step to its next row, values of a row.
         count, starts, weights: As `weigh` returns and fills them.
         line: (width,) float32, scratch.
-        out: uint16 (out_height * width,), filled.
+        out: uint16 or float32 (out_height * width,), filled; floats are neither rounded nor limited.
         out_height: Rows of the result.
     """
     for y in range(out_height):
         for x in range(width):
-            line[x] = np.float32(0.5)  # so that cutting the fraction off rounds half up
+            line[x] = np.float32(0 if out.itemsize == 4 else 0.5)  # so that cutting the fraction off rounds half up
         first, mine = np.int64(starts[y]), part(weights, y, weights.shape[0] - y)
         k = np.int64(0)
         while count - k >= _MOST_TAPS_AT_ONCE:
@@ -101,7 +108,7 @@ def _resize_words(
     source, at, row, plane, channels, height, width, box_top, box_left, box_height, box_width, out, out_height,
     out_width, cubic, bounds, weights, line,
 ):  # fmt: skip
-    """Resize a part of a window of a uint16 image; see `resize_window`."""
+    """Resize a part of a window of a uint16 or float32 image; see `resize_window`."""
     one = np.int64(1)
     top, bottom, count = weigh(height, box_top, box_height, out_height, cubic, one, bounds, weights)
     across = part(bounds, out_height, out_width)
@@ -134,7 +141,7 @@ def resize_window(
     """Resize a part of a window of an image: columns, then rows, each rounded by itself, as Pillow does.
 
     Args:
-        source: uint8 or uint16 (n,); at: where the window begins; row, plane: steps to the next row and plane.
+        source: uint8, uint16 or float32 (n,); at: where the window begins; row, plane: steps to the next row and plane.
         channels, height, width: Of the window.
         box_top, box_left, box_height, box_width: float64, the part that is resized, inside the window. It may begin
             and end between pixels; the pixels around it in the window count for those at its edges.
@@ -144,9 +151,18 @@ def resize_window(
         bounds, weights, line: Scratch, as long as `resize_scratch` says.
     """
     if source.itemsize == 1:
-        resize_bytes(
-            u8_at(source.ctypes.data, source.shape[0]), at, row, plane, channels, height, width, box_top, box_left,
-            box_height, box_width, u8_at(out.ctypes.data, out.shape[0]), out_height, out_width, cubic, bounds, weights,
+        for c in range(0, channels, _MOST_PLANES_AT_ONCE):
+            begin = c * out_height * out_width
+            resize_bytes(
+                u8_at(source.ctypes.data, source.shape[0]), at + c * plane, row, plane,
+                min(np.int64(_MOST_PLANES_AT_ONCE), channels - c), height, width, box_top, box_left, box_height,
+                box_width, u8_at(out.ctypes.data + np.uint64(begin), out.shape[0] - begin), out_height, out_width,
+                cubic, bounds, weights, line,
+            )  # fmt: skip
+    elif source.itemsize == 4:
+        _resize_words(
+            f32_at(source.ctypes.data, source.shape[0]), at, row, plane, channels, height, width, box_top, box_left,
+            box_height, box_width, f32_at(out.ctypes.data, out.shape[0]), out_height, out_width, cubic, bounds, weights,
             line,
         )  # fmt: skip
     else:

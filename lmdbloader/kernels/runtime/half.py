@@ -1,7 +1,7 @@
-"""float16 in kernels: the bits of a float32 rounded to it, with the processor's instruction or without.
+"""float16 in kernels: as float32, and the bits of a float32 rounded to it.
 
-The conversion is a function of its own in LLVM's terms, so that a build for another processor can give it the other
-body; the two give the same bits.
+The latter is a function of its own in LLVM's terms, so that a build for another processor can give it the other
+body: with the processor's instruction or without. The two give the same bits.
 """
 
 from __future__ import annotations
@@ -10,9 +10,13 @@ import platform
 from typing import Any
 
 import llvmlite.binding as llvm
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
+
+from lmdbloader.kernels.runtime.compile import kernel
+from lmdbloader.kernels.runtime.memory import bits_of, float_of_bits, u16_at
 
 NAME = "lmdbloader_half_bits"
 _I16, _I32, _FLOAT = ir.IntType(16), ir.IntType(32), ir.FloatType()
@@ -20,6 +24,8 @@ _I16, _I32, _FLOAT = ir.IntType(16), ir.IntType(32), ir.FloatType()
 # difference of the exponent biases, plus the number that rounds the 13 dropped bits; an odd rest adds one more.
 _INFINITY, _TOO_LARGE, _NORMAL = 0x7F800000, (127 + 16) << 23, (127 - 14) << 23
 _REBIASED = ((15 - 127) << 23) + 0xFFF & 0xFFFFFFFF
+# The difference of the biases; the least normal number.
+_BIAS, _SMALL = (127 - 15) << 23, 113 << 23
 # One half: its last digit has the value of the smallest float16.
 _HALF = 126 << 23
 
@@ -83,3 +89,20 @@ def _converted(builder: ir.IRBuilder, value: Any) -> Any:
     found = builder.select(builder.icmp_unsigned("<", size, _I32(_TOO_LARGE)), found, _I32(0x7C00))
     found = builder.select(builder.icmp_unsigned(">", size, _I32(_INFINITY)), nan, found)
     return builder.trunc(builder.or_(found, sign), _I16)
+
+
+@kernel
+def floats_of_halves(address, out):
+    """Write float16 at a uint64 address as float32 (n,); every one has the same value there."""
+    halves, words = u16_at(address, out.shape[0]), out.view(np.uint32)
+    for i in range(out.shape[0]):
+        bits = np.uint32(halves[i])
+        size = np.uint32((bits & np.uint32(0x7FFF)) << np.uint32(13))
+        # Those below the normal ones get an exponent to subtract again.
+        small = bits_of(float_of_bits(np.uint32(size + np.uint32(_SMALL))) - float_of_bits(np.uint32(_SMALL)))
+        found = np.uint32(size + np.uint32(_BIAS))
+        if size >= np.uint32(0x7C00 << 13):  # infinity and NaN
+            found = np.uint32(found + np.uint32(_BIAS))
+        if size < np.uint32(1 << 23):
+            found = small
+        words[i] = found | np.uint32((bits & np.uint32(0x8000)) << np.uint32(16))

@@ -87,8 +87,8 @@ def _rows_moved(turned: int) -> Callable[..., None]:
 
 # move(source, source_step, target, target_step, rows, row_nbytes): uint64 addresses of the first rows, which do not
 # overlap, and begin with the value that is first in memory; int64 bytes from one row to the next, which may be
-# negative; int64. The values of the second come from right to left, as uint8, those of the third as uint16.
-copy_rows, turn_rows, turn_rows_of_words = (_rows_moved(nbytes) for nbytes in (0, 1, 2))
+# negative; int64. Values of 1, 2 and 4 bytes come from right to left in the last three.
+copy_rows, turn_rows, turn_rows_of_words, turn_rows_of_floats = (_rows_moved(nbytes) for nbytes in (0, 1, 2, 4))
 
 
 def _transposed(builder: Any, source: Any, source_step: Any, blocks: int) -> list[Any]:

@@ -8,12 +8,13 @@ JITTER, BLUR, NOISE = range(8, 11)
 
 # Columns of an operation's whole numbers: its code, its fields (one bit each), its stage, (height, width) of the result
 # (a width of 0: the height is that of the shorter side), whether a crop pads and by how many pixels on each side,
-# whether a resize is bicubic, the number of an erased rectangle, and the fill of three channels.
+# whether a resize is bicubic, the number of an erased rectangle, and the fill of three channels: as a whole number, and
+# as the bits of a float32. Images of more channels have one fill.
 (
     OP_CODE, OP_FIELDS, OP_STAGE, OP_HEIGHT, OP_WIDTH, OP_PADS, OP_PAD_TOP, OP_PAD_BOTTOM, OP_PAD_LEFT, OP_PAD_RIGHT,
     OP_CUBIC, OP_RECTANGLE, OP_FILL,
 ) = range(13)  # fmt: skip
-NUM_WHOLE = OP_FILL + 3
+NUM_WHOLE = OP_FILL + 6
 # Of OP_PADS: nothing around the image, the pixels given, or as many more as an image lacks for the crop on both sides.
 PADS_NOTHING, PADS, PADS_SMALL_IMAGES = range(3)
 # Columns of an operation's real numbers, by operation. P is a probability; a range is its low and its high end.
@@ -29,12 +30,12 @@ NUM_REAL = 10
 
 # The geometry of one field of one sample at one stage: out(y, x) is in(row + down * y, column + across * x), with y and
 # x exchanged on the right if `transposed`, for (y, x) inside of the valid rectangle, and the fill elsewhere. The first
-# stage has the size of the stored image. MASK says that the pixels are labels, which are never mixed; it and a mask's
-# fill are the caller's.
+# stage has the size of the stored image. MASK says that the pixels are labels, which are never mixed; OWN_FILL is 3 if
+# they are floats, whose fill is bits. Both and a mask's fill are the caller's.
 (
     TRANSPOSED, DOWN, ACROSS, ROW, COLUMN, HEIGHT, WIDTH, TOP, BOTTOM, LEFT, RIGHT, CLOSING, NEW_HEIGHT, NEW_WIDTH,
-    CUBIC, STORED_HEIGHT, STORED_WIDTH, MASK, FILL,
-) = range(19)  # fmt: skip
+    CUBIC, STORED_HEIGHT, STORED_WIDTH, MASK, OWN_FILL, FILL,
+) = range(20)  # fmt: skip
 NUM_GEOMETRY = FILL + 3
 # The end of a stage: the next one continues from the same pixels; the result is written out, resized, or recoloured.
 CARRY, WRITE, THEN_RESIZE, THEN_COLOR = range(4)

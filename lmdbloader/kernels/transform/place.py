@@ -14,6 +14,7 @@ from lmdbloader.kernels.runtime.memory import (
     stream,
     u8_at,
     u16_at,
+    u32_at,
 )
 from lmdbloader.kernels.runtime.rows import (
     BLOCK,
@@ -22,6 +23,7 @@ from lmdbloader.kernels.runtime.rows import (
     transpose_block,
     transpose_two_blocks,
     turn_rows,
+    turn_rows_of_floats,
     turn_rows_of_words,
 )
 from lmdbloader.kernels.transform import opcodes as op
@@ -69,8 +71,13 @@ def _place_plane(source, origin, row, g, fill, out):
     """Write the result of a geometry for one plane, whose first value is source[origin]; see `place`."""
     height, width = g[op.HEIGHT], g[op.WIDTH]
     if is_filled(g):
-        for i in range(height * width):
-            out[i] = fill
+        if out.itemsize == 4:
+            words = u32_at(out.ctypes.data, height * width)
+            for i in range(height * width):
+                words[i] = fill
+        else:
+            for i in range(height * width):
+                out[i] = fill
     top, left, h, w = g[op.TOP], g[op.LEFT], g[op.BOTTOM] - g[op.TOP], g[op.RIGHT] - g[op.LEFT]
     if h <= 0 or w <= 0:
         return
@@ -88,6 +95,8 @@ def _place_plane(source, origin, row, g, fill, out):
         copy_rows(first, down * size, to, width * size, h, w * size)
     elif size == 1:
         turn_rows(first, down, to, width, h, w)
+    elif size == 4:
+        turn_rows_of_floats(first, down * size, to, width * size, h, w * size)
     else:
         turn_rows_of_words(first, down * size, to, width * size, h, w * size)
 
@@ -97,14 +106,14 @@ def place(source, row, plane, channels, g, out):
     """Write the result of a geometry as contiguous planes of the same type.
 
     Args:
-        source: uint8 or uint16 (n,), the image's planes; row, plane: steps to the next row and plane.
+        source: uint8, uint16 or float32 (n,), the image's planes; row, plane: steps to the next row and plane.
         channels: Number of planes.
         g: (NUM_GEOMETRY,) int64, see `opcodes`.
         out: Of source's type, room for the planes.
     """
     count = g[op.HEIGHT] * g[op.WIDTH]
     for c in range(channels):
-        _place_plane(source, c * plane, row, g, g[op.FILL + c], part(out, c * count, count))
+        _place_plane(source, c * plane, row, g, g[op.FILL + min(c, 2)], part(out, c * count, count))
 
 
 @kernel
@@ -145,8 +154,10 @@ def place_nearest(source, row, g, out, new_height, new_width, columns):
 
 @kernel
 def _bfloat(value):
-    """Return the upper half of a float32's bits, rounded to even; the value is finite."""
+    """Return the upper half of a float32's bits, rounded to even."""
     bits = bits_of(value)
+    if value != value:
+        return np.uint16(0x7FC0)
     return np.uint16((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16))
 
 
@@ -179,17 +190,34 @@ def _convert(pixels, out, step, kind, factor, term, table, streams):
         found = u8_at(out, reach)
         known = u8_at(table, 1 << 16)
         for x in range(count):
-            found[x * step] = known[pixels[x]]
+            found[x * step] = known[np.uint64(pixels[x])]
     elif kind == op.TABLE_16:
         words = u16_at(out, reach)
         known_words = u16_at(table, 1 << 16)
         for x in range(count):
-            words[x * step] = known_words[pixels[x]]
+            words[x * step] = known_words[np.uint64(pixels[x])]
     else:
         floats = f32_at(out, reach)
         known_floats = f32_at(table, 1 << 16)
         for x in range(count):
-            floats[x * step] = known_floats[pixels[x]]
+            floats[x * step] = known_floats[np.uint64(pixels[x])]
+
+
+@kernel
+def _convert_apart(pixels, out, step, kind, factor, term):
+    """Convert contiguous values into every step-th value at `out`, unless they are looked up."""
+    count = pixels.shape[0]
+    reach = (count - 1) * step + 1
+    floats, words, same = f32_at(out, reach), u16_at(out, reach), array_at(out, reach, pixels)
+    for x in range(count):
+        if kind == op.COPY:
+            same[x * step] = pixels[x]
+        elif kind == op.FLOAT:
+            floats[x * step] = np.float32(pixels[x]) * factor + term
+        elif kind == op.BFLOAT:
+            words[x * step] = _bfloat(np.float32(pixels[x]) * factor + term)
+        else:
+            words[x * step] = half_bits_of(np.float32(pixels[x]) * factor + term)
 
 
 @kernel
@@ -231,7 +259,7 @@ def finish(
     """Write the result of a geometry into its place in the batch.
 
     Args:
-        source: uint8 or uint16 (n,), the image's planes; row, plane: steps to the next row and plane.
+        source: uint8, uint16 or float32 (n,), the image's planes; row, plane: steps to the next row and plane.
         channels: Number of planes.
         g: (NUM_GEOMETRY,) int64, see `opcodes`.
         out: Address of the image in the batch; out_itemsize: bytes of a value there.
@@ -253,7 +281,7 @@ def finish(
         # Plane by plane: a plane that was just placed is converted while it is in the fastest cache.
         for c in range(channels):
             placed = part(spare, 0, height * width)
-            _place_plane(source, c * plane, row, g, g[op.FILL + c], placed)
+            _place_plane(source, c * plane, row, g, g[op.FILL + min(c, 2)], placed)
             _convert(
                 placed, out + np.uint64(c * height * width * out_itemsize), np.int64(1), kind, affine[c, 0],
                 affine[c, 1], table, streams,
@@ -281,6 +309,12 @@ def finish(
                 target, step = y * length * channels + c, channels
             else:
                 target, step = c * height * width + y * length, np.int64(1)
+            if step > 1 and kind <= op.HALF:
+                _convert_apart(
+                    part(source, at + c * plane, length), out + np.uint64(target * out_itemsize), step, kind,
+                    affine[c, 0], affine[c, 1],
+                )  # fmt: skip
+                continue
             _convert(
                 part(source, at + c * plane, length), out + np.uint64(target * out_itemsize), step,
                 kind, affine[c, 0], affine[c, 1], table + np.uint64(c * table_step), streams,

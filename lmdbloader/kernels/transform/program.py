@@ -301,5 +301,5 @@ def _apply(operation, numbers, seed, epoch, sample, number, geometry, color, rec
                 most[MOST_BETWEEN] = max(most[MOST_BETWEEN], max(high * g[op.NEW_WIDTH], wide * g[op.NEW_HEIGHT]))
             elif operation[op.OP_PADS] and g[op.MASK] == 0:
                 for c in range(3):
-                    g[op.FILL + c] = operation[op.OP_FILL + c]
+                    g[op.FILL + c] = operation[op.OP_FILL + g[op.OWN_FILL] + c]
     return 0
