@@ -282,7 +282,10 @@ def test_images_that_a_transform_made_floats_are_refused(out: Path) -> None:
     floats = Folder(lambda image: torch.from_numpy(image).permute(2, 0, 1) / 255)
     with pytest.raises(OptionError, match=r"a tensor \(3, 24, 32\) of torch\.float32, made by the dataset's transform"):
         write(floats, out)
-    write(floats, out, fields=("image", "label"))
+    write(floats, out, fields={"image": fields.Image(), "label": fields.Int()})
+    assert kinds(out) == {"image": "image", "label": "int"}
+    with pytest.warns(UserWarning, match=r'declare it: fields=\{"image": lmdbloader\.fields\.Image\(\)\}'):
+        write(floats, out, fields=("image", "label"), overwrite=True)
     assert kinds(out) == {"image": "array", "label": "int"}
 
 

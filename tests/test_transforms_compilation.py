@@ -202,3 +202,32 @@ def test_the_statistics_of_pixels_are_never_refused_for_them(data: st.DataObject
 def test_lists_that_make_no_sense_are_refused(transforms: Any, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         compile_program(transforms, [RGB, GREY])
+
+
+BANDS, DEPTH = ImageField("bands", 5, torch.uint16), ImageField("depth", 1, torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("field", "transforms", "message"),
+    [
+        (BANDS, [FLOAT32, T.Normalize((1, 2, 3), 1)], "'bands' has 5 channels, .* is for three"),
+        (BANDS, [FLOAT32, T.Normalize(0, (1, 2))], "'bands' has 5 channels, .* is for 2"),
+        (BANDS, [T.RandomTranslate(1, (1, 2, 3))], "'bands' has 5 channels, the fill is for three"),
+        (BANDS, [T.ColorJitter(0.1)], r"of 'bands' are torch.uint16 with 5 channels; .*ColorJitter\(\.\.\., fields="),
+        (DEPTH, [T.RandomGrayscale(0.1)], "of 'depth' are torch.float32 with one channel; expected uint8 or uint16"),
+        (DEPTH, [T.ToDtype(torch.uint8, scale=True)], "of 'depth' are stored as torch.float32, which whole numbers"),
+        (DEPTH, [T.ToDtype(torch.float16), T.ToDtype(torch.uint16)], "of 'depth' are stored as torch.float32"),
+    ],
+)
+def test_what_does_not_suit_floats_or_many_bands_is_refused(field: ImageField, transforms: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        compile_program(transforms, [field])
+
+
+def test_floats_keep_their_values() -> None:
+    for dtype in (torch.float16, torch.float32):
+        field = ImageField("depth", 2, dtype)
+        for transforms in ([], [T.ToDtype(dtype, scale=True)], [T.ToDtype(torch.bfloat16), T.ToDtype(dtype)]):
+            assert compile_program(transforms, [field]).values[0].kind == opcodes.COPY
+    (values,) = compile_program([T.Normalize((1.0, 2.0), (4.0, 8.0))], [ImageField("flow", 2, torch.float16)]).values
+    assert values.affine.tolist() == [[0.25, -0.25], [0.125, -0.25]]

@@ -63,6 +63,11 @@ class DegradeStep:
         self._degradation, self._name, scale = degradation, _field_of(degradation, kinds), degradation.scale
         self._shape, self._dtype = _images_of(pipeline, self._name, degradation)
         channels, height, width = self._shape
+        if channels not in (1, 3) or self._dtype.is_floating_point:
+            raise OptionError(
+                f"{degradation}: {self._name!r} holds {self._dtype} with {channels} channels; expected uint8 or uint16 "
+                "with 1 or 3."
+            )
         sets_size = any(isinstance(t, Geometry) and t.sets_size for t in pipeline.transforms)
         if (sets_size and (height % scale or width % scale)) or 0 < min(height, width) < scale:
             raise OptionError(

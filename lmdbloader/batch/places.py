@@ -38,7 +38,8 @@ def refuse_to_leave(pipeline: Pipeline, fields: Sequence[Field]) -> None:
         if f.kind == "array" and (image := image_of_size(pipeline, f.name)):
             raise OptionError(
                 f"{pipeline.reader.place}: field {f.name!r} holds arrays of the size of {image!r}, which {moving} "
-                f"would leave behind. If it holds labels of pixels, write it as lmdbloader.fields.Mask(). {only}"
+                f"would leave behind. If it holds pixels, write it as an image, fields={{{f.name!r}: "
+                f"lmdbloader.fields.Image()}}; labels of pixels as lmdbloader.fields.Mask(). {only}"
             )
         for name in [f.name, *_keys(pipeline, f)] if f.kind in ("array", "json") else ():
             if kind := named_places(name):

@@ -247,13 +247,25 @@ def _file(reader: Reader, f: Field, row: int, image_format: str) -> tuple[str, b
         if image_format == "stored" and unpack is not None:
             data = _unpack(reader, f, row, unpack)
             return _suffix(data, _SIGNATURES), data
-        return ".png", encode_png(np.moveaxis(reader.read_image(f.name, row), 0, 2))
+        pixels = np.moveaxis(reader.read_image(f.name, row), 0, 2)
+        if pixels.dtype.kind != "f" and pixels.shape[2] in (1, 3):
+            return ".png", encode_png(pixels)
+        if image_format == "png":
+            raise OptionError(
+                f"{reader.where(f.name, row)}: {pixels.shape} {pixels.dtype} cannot be a PNG file. Leave out "
+                f"{option('format', 'png')}: it becomes .npy."
+            )
+        return ".npy", _npy(pixels)
     if f.kind == "array":
-        file = io.BytesIO()
-        np.save(file, reader.read_array(f.name, row), allow_pickle=False)
-        return ".npy", file.getvalue()
+        return ".npy", _npy(reader.read_array(f.name, row))
     data = reader.read_bytes(f.name, row).tobytes()
     return _suffix(data, _SURE), data
+
+
+def _npy(array: npt.NDArray[Any]) -> bytes:
+    file = io.BytesIO()
+    np.save(file, np.ascontiguousarray(array), allow_pickle=False)
+    return file.getvalue()
 
 
 def _suffix(data: bytes, signatures: Sequence[tuple[bytes, str]]) -> str:

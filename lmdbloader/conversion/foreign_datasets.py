@@ -110,7 +110,8 @@ def names_of(sample: Any) -> tuple[str, ...] | None:
         raise OptionError(
             f"sample 0: its image is a tensor {tuple(image.shape)} of {image.dtype}, made by the dataset's transform. "
             "Write the dataset with transform=None: images are stored with 8 bits, and Loader(transforms=[...]) "
-            "makes floats of them. To store the floats, write fields=('image', 'label')."
+            "makes floats of them. To store the floats, write "
+            "fields={'image': lmdbloader.fields.Image(), 'label': lmdbloader.fields.Int()}."
         )
     return None
 

@@ -27,7 +27,7 @@ from lmdbloader.conversion.combining import (
 from lmdbloader.conversion.destination import named_folder, new_folder
 from lmdbloader.conversion.provenance import APPENDED
 from lmdbloader.errors import OptionError
-from lmdbloader.format.layout import Field, undecided
+from lmdbloader.format.layout import Field, bits_text, channels_text, undecided
 
 
 def merge(
@@ -265,6 +265,8 @@ def _compare_fields(first: Part, part: Part, name: str) -> None:
     }
     if one.kind == "mask" and len(first) and len(part):
         kinds["has masks of {}"] = (_look(first, name), _look(part, name))
+    if one.kind == "image" and len(first) and len(part):
+        kinds["has images of {}"] = (first.reader.look(name), part.reader.look(name))
     for what, (before, now) in kinds.items():
         if before != now:
             raise OptionError(
@@ -388,8 +390,8 @@ def _look(part: Part, name: str) -> str:
     bits = part.column(f"{name}.bits").astype(np.int64)
     if part.reader.fields[name].kind == "mask":
         return " and ".join(f"{count} bits" for count in np.unique(bits).tolist())
-    kinds = np.unique(bits * 8 + part.column(f"{name}.channels"))
-    return " and ".join(f"{kind // 8}-bit {'grey' if kind % 8 == 1 else 'RGB'}" for kind in kinds.tolist())
+    kinds = np.unique(bits * 256 + part.column(f"{name}.channels")).tolist()
+    return " and ".join(f"{bits_text(kind // 256)} {channels_text(kind % 256)}" for kind in kinds)
 
 
 def _by_title(parts: Sequence[Part], values: Sequence[str]) -> str:

@@ -48,8 +48,8 @@ def recode(
         out: The new dataset. One that was made of the same samples by the same call is left as it is.
         jpeg_code: "fast" recodes JPEGs so that they decode faster, "file" restores their files; None leaves them.
             Progressive JPEGs are stored as plain files with "file".
-        codec: Of images that are stored as pixels: "raw", "lz4" or "delta"; None leaves them. Files and masks keep
-            theirs.
+        codec: Of images that are stored as pixels: "raw", "lz4" or, of whole numbers, "delta"; None leaves them. Files
+            and masks keep theirs.
         overwrite: Replace an existing dataset, once the new one is complete.
         restart: Discard the progress of an interrupted call; by default it is continued.
         progress: Show the progress: a line on a terminal, in a log one every 30 seconds.
@@ -88,6 +88,12 @@ def recode(
     if not images:
         raise OptionError(f"{part.title}: has no field of images, so there is nothing to recode")
     fields = [part.reader.fields[name] for name in names]
+    floats = [name for name in images if part.reader.extremes(name, "bits")[1] % 2]
+    if codec == "delta" and floats:
+        raise OptionError(
+            f"{part.title}: {option('codec', codec)} codes whole numbers, and {floats[0]!r} holds floats. Write "
+            f"{option('codec', 'lz4')}."
+        )
     if codec is not None:
         fields = [replace(f, codec=codec) if f.name in images else f for f in fields]
     choices = {"jpeg_code": jpeg_code, "codec": codec}

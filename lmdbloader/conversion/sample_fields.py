@@ -26,7 +26,7 @@ from lmdbloader.fields import (
 )
 from lmdbloader.format.codecs import check_codec, codec_for
 from lmdbloader.format.labels import LabelWatch
-from lmdbloader.format.layout import Field, make_field
+from lmdbloader.format.layout import MAX_CHANNELS, Field, make_field
 
 # What `write` takes as `fields`.
 Given = Mapping[str, FieldType | None] | Sequence[str] | None
@@ -178,17 +178,18 @@ def settle_places(schema: Sequence[Field], values: Mapping[str, Any], declared: 
 
 
 def warn_of_arrays(schema: Sequence[Field], values: Mapping[str, Any], declared: Mapping[str, FieldType]) -> None:
-    """Warn about arrays that are named like images and have the pixels of one, but in another shape."""
+    """Warn about arrays that are named like images and have the pixels of one, but in another shape or type."""
     for f in schema:
         if f.kind != "array" or f.name in declared or likeness(f.name) != "image":
             continue
         value = values[f.name]
         shape, dtype = tuple(value.shape), str(value.dtype).removeprefix("torch.")
-        if len(shape) == 3 and dtype in ("uint8", "uint16") and (shape[2] == 4 or {shape[0], shape[2]} & {1, 3}):
+        is_pixels = dtype in ("uint8", "uint16", "float16", "float32")
+        if len(shape) == 3 and is_pixels and min(shape[0], shape[2]) <= MAX_CHANNELS:
             warnings.warn(
-                f"field {f.name!r}: {dtype} {shape} is stored as an array, which crops and flips do not move. Images "
-                "are arrays (H, W) or (H, W, 1 or 3), or tensors (1 or 3, H, W). If it is not an image, declare it in "
-                "`fields`, as fields.Array().",
+                f"field {f.name!r}: {dtype} {shape} is stored as an array, which crops and flips do not move. If it is "
+                f'an image, declare it: fields={{"{f.name}": lmdbloader.fields.Image()}}, for an array (H, W, C) or a '
+                "tensor (C, H, W); else as fields.Array().",
                 stacklevel=3,
             )
 

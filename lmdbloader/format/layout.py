@@ -246,6 +246,24 @@ def bits_of(dtype: np.dtype[Any]) -> int:
     return 8 * dtype.itemsize + (dtype.kind == "f")
 
 
+def bits_text(bits: int) -> str:
+    """Return a type of pixels, given by its `bits`, as text.
+
+    >>> bits_text(16), bits_text(17)
+    ('16-bit', 'float16')
+    """
+    return str(PIXEL_DTYPES[bits]) if bits % 2 else f"{bits}-bit"
+
+
+def channels_text(channels: int) -> str:
+    """Return a number of channels as text.
+
+    >>> channels_text(1), channels_text(5)
+    ('grey', '5 channels')
+    """
+    return {1: "grey", 3: "RGB"}.get(channels, f"{channels} channels")
+
+
 def looks_of(bits: npt.NDArray[Any], channels: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """Return a number (n,) for what all images of a field have in common, by their `bits` and channels.
 

@@ -101,7 +101,7 @@ class LmdbDatasink(Datasink):  # type: ignore[misc]
         if not done:
             raise OptionError(f"{self._work.out}: there is nothing to write: the dataset has no rows")
         readers = [Reader(self._work.folder / name, io="pread") for _, name in done]
-        _check_masks(readers)
+        _check_pixels(readers)
         first = readers[0].manifest
         settled = self._read_settled()
         description = Description(undecided(first.fields), first.with_source, first.classes, settled["made_by"])
@@ -191,10 +191,18 @@ def _new_name() -> str:
     return f"part-00000.ray-{secrets.token_hex(6)}"
 
 
-def _check_masks(readers: Sequence[Reader]) -> None:
-    """Raise OptionError if the labels of a field are of 8 bits in one part and of 16 in another."""
+def _check_pixels(readers: Sequence[Reader]) -> None:
+    """Raise OptionError if the labels or pixels of a field have one type in one part and another one in another."""
     bits: dict[str, tuple[int, int]] = {}
+    looks: dict[str, str] = {}
     for reader in readers:
+        for name in (f.name for f in reader.manifest.fields if f.kind == "image"):
+            look = reader.look(name)
+            if looks.setdefault(name, look) != look:
+                raise OptionError(
+                    f"field {name!r}: some images are {looks[name]} and others {look}; all images of a field need one "
+                    "type and number of channels."
+                )
         for name in (f.name for f in reader.manifest.fields if f.kind == "mask"):
             found = reader.extremes(name, "bits")
             if bits.setdefault(name, found) != found:

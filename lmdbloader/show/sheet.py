@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from lmdbloader.show.drawing import draw_places, font_of, in_colors, printable
 from lmdbloader.store import Reader, check_rows, open_reader
 
 Pixels = npt.NDArray[Any]
+# What is black, and what is white.
+_Range = tuple[float, float]
 
 MAX_COUNT = 1000
 _SHEET_WIDTH = 1600
@@ -37,7 +39,7 @@ class Sheet:
         image: The picture, RGB.
         rows: Numbers of the samples on it, in order.
         num_samples: Samples in the dataset.
-        note: A sentence on how 16-bit images are shown; empty if there are none.
+        note: Sentences on how 16-bit images and floats are shown; empty if there are none.
     """
 
     image: Image.Image
@@ -109,8 +111,9 @@ def contact_sheet(reader: Reader, rows: Sequence[int], *, columns: int | None = 
 
     The image fields of a sample are side by side at the size of the largest, so lr next to hr shows the detail that is
     lost: smaller ones are enlarged with nearest neighbour. Large images are reduced, small ones enlarged by a whole
-    number. 16-bit images are scaled to 8 bits; the brightest pixel on the sheet is white. Masks have a colour for each
-    label. Boxes and points are drawn on the images.
+    number. 16-bit images are scaled to 8 bits; the brightest pixel on the sheet is white. Floats are shown from a
+    field's least to its greatest value on the sheet. Of several channels, the first three are red, green and blue; of
+    two, the first one is shown. Masks have a colour for each label. Boxes and points are drawn on the images.
 
     Raises:
         OptionError: The dataset has no image field or no samples, or `columns` is below 1.
@@ -126,10 +129,9 @@ def contact_sheet(reader: Reader, rows: Sequence[int], *, columns: int | None = 
         raise OptionError(f"{reader.place}: there is no sample to show")
     if columns is not None and not 1 <= columns <= MAX_COUNT:
         raise OptionError(f"columns {columns}: expected 1 to {MAX_COUNT}")
-    white = _brightest(reader, names, numbers)
-    strips = [_strip(reader, names, row, white) for row in numbers]
+    ranges, note = _ranges(reader, names, numbers)
+    strips = [_strip(reader, names, row, ranges) for row in numbers]
     captions = [_caption(reader, row) for row in numbers]
-    note = f"16-bit pixels are shown in 8 bits, 0 to {white:,} as black to white." if white else ""
     title = f"{len(numbers):,} of {counted(len(reader), 'sample')}, each {' | '.join(names)}. {note}"
     image = _draw(os.path.basename(reader.place), title, strips, captions, columns)
     return Sheet(image, numbers, len(reader), note)
@@ -145,14 +147,24 @@ def _checked(target: Path) -> Path:
     return target
 
 
-def _brightest(reader: Reader, names: Sequence[str], rows: Sequence[int]) -> int:
-    """Return the largest value in the 16-bit images, 0 where all have 8 bits."""
+def _ranges(reader: Reader, names: Sequence[str], rows: Sequence[int]) -> tuple[dict[str, _Range], str]:
+    """Return what is black and what is white in each field that does not have 8 bits, and sentences that say it."""
     images = [name for name in names if reader.fields[name].kind == "image"]
-    wide = [(name, row) for name in images for row in rows if reader.image_dtype(name, row) == np.uint16]
-    return max((max(1, int(reader.read_image(name, row).max())) for name, row in wide), default=0)
+    dtypes = [(name, row, reader.image_dtype(name, row)) for name in images for row in rows]
+    wide = [(name, row) for name, row, dtype in dtypes if dtype == np.uint16]
+    white = max((max(1, int(reader.read_image(name, row).max())) for name, row in wide), default=0)
+    ranges: dict[str, _Range] = {name: (0, white) for name, _ in wide}
+    notes = [f"16-bit pixels are shown in 8 bits, 0 to {white:,} as black to white."] if white else []
+    for name in dict.fromkeys(name for name, _, dtype in dtypes if dtype.kind == "f"):
+        pixels = np.concatenate([reader.read_image(name, row).ravel() for row in rows])
+        finite = pixels[np.isfinite(pixels)]
+        low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+        ranges[name] = (low, high)
+        notes.append(f"{name} is shown from {low:.4g} to {high:.4g} as black to white.")
+    return ranges, " ".join(notes)
 
 
-def _strip(reader: Reader, names: Sequence[str], row: int, white: int) -> Image.Image:
+def _strip(reader: Reader, names: Sequence[str], row: int, ranges: Mapping[str, _Range]) -> Image.Image:
     """Return the images of one sample side by side, all at the size of the largest; masks are in colours."""
     shapes = [reader.image_shape(name, row) for name in names]
     _, full_height, full_width = max(shapes, key=lambda shape: shape[1] * shape[2])
@@ -163,9 +175,9 @@ def _strip(reader: Reader, names: Sequence[str], row: int, white: int) -> Image.
     for number, name in enumerate(names):
         f, pixels = reader.fields[name], reader.read_image(name, row)
         if f.kind == "mask":
-            part = _fit(_to_pil(in_colors(pixels, f.ignore_index), white), width, height, smooth=False)
+            part = _fit(_to_pil(in_colors(pixels, f.ignore_index), None), width, height, smooth=False)
         else:
-            part = _fit(_to_pil(pixels, white), width, height)
+            part = _fit(_to_pil(pixels, ranges.get(name)), width, height)
             draw_places(part, reader, row, full_width)
         strip.paste(part, (number * (width + _PAIR_GAP), 0))
     return strip
@@ -180,10 +192,13 @@ def _fit(image: Image.Image, width: int, height: int, *, smooth: bool = True) ->
     return image if image.size == size else image.resize(size, kept, reducing_gap=3.0)
 
 
-def _to_pil(image: Pixels, white: int) -> Image.Image:
-    """Return (C, H, W) uint8 or uint16 pixels as an RGB image of 8 bits."""
-    if image.dtype == np.uint16:
-        image = (image.astype(np.float32) * (255 / white) + 0.5).astype(np.uint8)
+def _to_pil(image: Pixels, shown: _Range | None) -> Image.Image:
+    """Return (C, H, W) pixels as an RGB image of 8 bits; those that do not have 8 bits from black to white."""
+    image = image[:3] if len(image) > 2 else image[:1]
+    if image.dtype != np.uint8 and shown is not None:
+        low, high = shown
+        scaled = (image.astype(np.float32) - np.float32(low)) * (255 / max(high - low, 1e-30)) + 0.5
+        image = np.nan_to_num(scaled, nan=0).clip(0, 255).astype(np.uint8)
     if len(image) == 1:
         return Image.fromarray(image[0]).convert("RGB")
     return Image.fromarray(np.ascontiguousarray(np.moveaxis(image, 0, 2)))

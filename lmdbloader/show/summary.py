@@ -13,12 +13,11 @@ import numpy as np
 from lmdbloader.base.files import NotRegularError, open_regular
 from lmdbloader.base.text import extent, first_of, plain
 from lmdbloader.format.codecs import name_counts
-from lmdbloader.format.layout import SKIPPED_FILE, Field
+from lmdbloader.format.layout import SKIPPED_FILE, Field, bits_text, channels_text
 from lmdbloader.store import Reader, open_reader
 
 # Bytes of a value, and what several are called.
 _UNITS = {"boxes": (16, "boxes"), "labels": (8, "labels")}
-_CHANNELS = {1: "grey", 3: "RGB"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +33,8 @@ class FieldSummary:
         raw_nbytes: Bytes of its payloads once decoded.
         height: (smallest, largest) in pixels; images and masks.
         width: (smallest, largest) in pixels; images and masks.
-        channels: Samples by number of channels, 1 or 3; images and masks.
-        bits: Samples by bits a channel, 8 or 16; images and masks.
+        channels: Samples by number of channels; images and masks.
+        bits: Samples by bits a channel, 8 or 16, and 17 for float16, 33 for float32; images and masks.
         ignore_index: The label of pixels without one; masks.
         types: Samples by dtype and shape; arrays.
         values: (smallest, largest); ints, and floats that are finite.
@@ -70,10 +69,10 @@ class FieldSummary:
             size = f"{extent(self.width)} wide, {extent(self.height)} high"
             if self.height[0] == self.height[1] and self.width[0] == self.width[1]:
                 size = f"{self.width[0]} x {self.height[0]}"
-            bits = ", ".join(f"{bits}-bit" for bits in self.bits)
+            bits = ", ".join(map(bits_text, self.bits))
             if self.ignore_index is not None:
                 return f"{size}, {bits} labels, {self.ignore_index} is ignored"
-            return f"{size}, {', '.join(_CHANNELS.get(n, str(n)) for n in self.channels)}, {bits}"
+            return f"{size}, {', '.join(map(channels_text, self.channels))}, {bits}"
         if self.types is not None:
             return first_of([plain(name) for name in self.types], 3)
         if self.length:

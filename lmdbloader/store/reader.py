@@ -28,6 +28,8 @@ from lmdbloader.format.layout import (
     PIXEL_DTYPES,
     TILED,
     Field,
+    look_text,
+    looks_of,
     parse_array_type,
 )
 from lmdbloader.format.manifest import Manifest
@@ -307,6 +309,11 @@ class Reader:
             return low, high
         self.index.check(rows)
         return extremes(self.index.columns[f"{name}.{part}"], rows)
+
+    def look(self, name: str) -> str:
+        """Return what all images of a field have in common, as text; see `looks_of`."""
+        bits, channels = (np.array(self.extremes(name, part)) for part in ("bits", "channels"))
+        return " and ".join(map(look_text, np.unique(looks_of(bits, channels)).tolist()))
 
     def mean_nbytes(self, name: str, part: str, rows: Rows) -> float:
         """Return the mean of a payload field's "stored_nbytes" or "raw_nbytes" in some rows; 0 of none."""
