@@ -154,11 +154,19 @@ def place_nearest(source, row, g, out, new_height, new_width, columns):
 
 @kernel
 def _bfloat(value):
-    """Return the upper half of a float32's bits, rounded to even."""
+    """Return the upper half of a float32's bits, rounded to even; of a NaN another number, see `_mark_nans`."""
     bits = bits_of(value)
-    if value != value:
-        return np.uint16(0x7FC0)
     return np.uint16((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16))
+
+
+@kernel
+def _mark_nans(pixels, out, step):
+    """Write a NaN of bfloat16 for each NaN of stored floats; the numbers of other pixels are finite."""
+    if pixels.itemsize == 4:
+        words = u16_at(out, (pixels.shape[0] - 1) * step + 1)
+        for x in range(pixels.shape[0]):
+            if pixels[x] != pixels[x]:
+                words[x * step] = 0x7FC0
 
 
 @kernel
@@ -182,6 +190,7 @@ def _convert(pixels, out, step, kind, factor, term, table, streams):
         words = u16_at(out, count)
         for x in range(count):
             words[x] = _bfloat(np.float32(pixels[x]) * factor + term)
+        _mark_nans(pixels, out, np.int64(1))
     elif kind == op.HALF:
         words = u16_at(out, count)
         for x in range(count):
@@ -218,6 +227,8 @@ def _convert_apart(pixels, out, step, kind, factor, term):
             words[x * step] = _bfloat(np.float32(pixels[x]) * factor + term)
         else:
             words[x * step] = half_bits_of(np.float32(pixels[x]) * factor + term)
+    if kind == op.BFLOAT:
+        _mark_nans(pixels, out, step)
 
 
 @kernel
@@ -244,6 +255,9 @@ def _convert_rgb(red, green, blue, out, kind, affine):
             words[3 * x] = _bfloat(np.float32(red[x]) * f0 + t0)
             words[3 * x + 1] = _bfloat(np.float32(green[x]) * f1 + t1)
             words[3 * x + 2] = _bfloat(np.float32(blue[x]) * f2 + t2)
+        _mark_nans(red, out, np.int64(3))
+        _mark_nans(green, out + np.uint64(2), np.int64(3))
+        _mark_nans(blue, out + np.uint64(4), np.int64(3))
     else:
         words = u16_at(out, 3 * count)
         for x in range(count):
