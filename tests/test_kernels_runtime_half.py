@@ -10,7 +10,7 @@ import numba
 import numpy as np
 import pytest
 
-from lmdbloader.kernels.runtime.half import NAME, half_bits_body, half_bits_of
+from lmdbloader.kernels.runtime.half import NAME, floats_of_halves, half_bits_body, half_bits_of
 
 # Kernels before the body is chosen: they have a body that is replaced, and a loop that calls it.
 KERNELS = f"""
@@ -136,3 +136,14 @@ def test_a_million_float32_of_any_bits(convert: Convert) -> None:
 )  # fmt: skip
 def test_infinities_nans_and_the_ends_of_the_range(convert: Convert, bits: int, expected: int) -> None:
     assert convert(np.array([bits], np.uint32).view(np.float32)).tolist() == [expected]
+
+
+def test_every_float16_becomes_the_float32_of_the_same_value() -> None:
+    halves = np.arange(2**16, dtype=np.uint16)
+    found = np.empty(halves.size, np.float32)
+    floats_of_halves(np.uint64(halves.ctypes.data), found)
+    with np.errstate(invalid="ignore"):
+        expected = halves.view(np.float16).astype(np.float32)
+    is_nan = np.isnan(expected)
+    np.testing.assert_array_equal(found.view(np.uint32)[~is_nan], expected.view(np.uint32)[~is_nan])
+    assert np.isnan(found[is_nan]).all()

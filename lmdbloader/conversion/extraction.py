@@ -253,7 +253,7 @@ def _file(reader: Reader, f: Field, row: int, image_format: str) -> tuple[str, b
         if image_format == "png":
             raise OptionError(
                 f"{reader.where(f.name, row)}: {pixels.shape} {pixels.dtype} cannot be a PNG file. Leave out "
-                f"{option('format', 'png')}: it becomes .npy."
+                f"{option('image_format', 'png')}: it becomes .npy."
             )
         return ".npy", _npy(pixels)
     if f.kind == "array":
