@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
+import tarfile
 import tracemalloc
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lmdbloader.conversion.selection import find_splits
 from lmdbloader.conversion.sources.layouts import list_sources
 from lmdbloader.errors import OptionError, SourceError
 
@@ -61,6 +64,28 @@ def test_a_listing_takes_little_more_than_its_names(tmp_path: Path, pairs: bool)
 def test_suffixes_count_whatever_their_case_and_other_files_do_not(tmp_path: Path) -> None:
     touch(tmp_path, "a.PNG", "b.Jpg", "c.tIFf", "d.txt", "e", "png", ".png", "f.png.part")
     assert names(tmp_path) == ["a.PNG", "b.Jpg", "c.tIFf"]
+
+
+def test_arrays_count_as_images_where_nothing_else_does(tmp_path: Path) -> None:
+    touch(tmp_path, "a/1.npy", "a/2.EXR", "b/3.dcm", "b/4.txt")
+    assert names(tmp_path) == ["a/1.npy", "a/2.EXR", "b/3.dcm"]
+    assert list_sources(tmp_path).classes == ("a", "b")
+    touch(tmp_path, "b/5.png")
+    assert names(tmp_path) == ["b/5.png"]
+    found = dict(list_sources(tmp_path).ignored)
+    assert found["*.npy"] == "1 not read: a/1.npy" and found["*.exr"] == "1 not read: a/2.EXR"
+
+
+def test_arrays_next_to_tars_and_splits_change_nothing(tmp_path: Path) -> None:
+    touch(tmp_path / "shards", "0.npy")
+    with tarfile.open(tmp_path / "shards" / "0.tar", "w") as tar:
+        member = tarfile.TarInfo("1.png")
+        tar.addfile(member, io.BytesIO())
+    assert list_sources(tmp_path / "shards").layout == "tar"
+    touch(tmp_path / "all", "train/1.png", "features/1.npy")
+    assert [split.name for split in find_splits(tmp_path / "all")] == ["train"]
+    touch(tmp_path / "arrays", "train/1.npy", "more/1.npy")
+    assert [split.name for split in find_splits(tmp_path / "arrays")] == ["more", "train"]
 
 
 @given(st.sets(st.binary(min_size=1, max_size=8).map(lambda b: b.translate(None, b"/\0")), max_size=6))

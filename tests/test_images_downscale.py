@@ -91,7 +91,7 @@ def test_pillow_method_is_pillow(channels):
         (np.zeros((5, 4, 3), np.uint8), 2, "matlab", "4x5 pixels are not a multiple .* 2"),
         (np.zeros((4, 4, 3), np.uint8), 1, "matlab", "scale is 1; expected an integer from 2 to 128"),
         (np.zeros((4, 4, 3), np.uint8), 2, "lanczos", "'lanczos'; expected one of matlab, pillow"),
-        (np.zeros((4, 4, 3), np.float32), 2, "matlab", "cannot downscale float32"),
+        (np.zeros((4, 4, 3), np.float64), 2, "matlab", "cannot downscale float64"),
         (np.zeros((4, 4), np.uint8), 2, "matlab", r"shape \(4, 4\)"),
     ],
 )

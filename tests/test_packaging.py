@@ -70,7 +70,9 @@ def test_the_console_command_is_a_function_that_knows_the_version(metadata: conf
     assert lmdbloader.__version__ in child.stdout
 
 
-@pytest.mark.parametrize("extra", [None, "demo", "test", "dev", "bench", "remote", "report", "docs", "release"])
+@pytest.mark.parametrize(
+    "extra", [None, "demo", "test", "dev", "bench", "rasters", "remote", "report", "docs", "release"]
+)
 def test_every_requirement_is_pinned(metadata: configparser.ConfigParser, extra: str | None) -> None:
     text = metadata["options.extras_require"][extra] if extra else metadata["options"]["install_requires"]
     required = {re.split(r"[\[<>=!~ ]", line, maxsplit=1)[0].lower() for line in text.split("\n") if line}

@@ -31,8 +31,9 @@ from lmdbloader.errors import DestinationError, FormatError, OptionError
 from lmdbloader.fields import kind_named
 from lmdbloader.format.codecs import codec_of
 from lmdbloader.format.layout import PARTIAL_SUFFIX, Field
-from lmdbloader.images.decode import IMAGE_SUFFIXES
+from lmdbloader.images.decode import IMAGE_SUFFIXES, RASTER_SUFFIXES
 from lmdbloader.images.png import encode_png
+from lmdbloader.images.rasters import DICOM_AT, DICOM_SIGNATURE
 from lmdbloader.store import Reader, check_rows, open_reader
 
 TABLE_FILE = "samples.jsonl"
@@ -41,7 +42,7 @@ IMAGE_FORMATS = ("stored", "png")
 # Stored bytes that are a file of their own get its suffix.
 _SIGNATURES = (
     *((b"\x89PNG\r\n\x1a\n", ".png"), (b"\xff\xd8\xff", ".jpg"), (b"GIF8", ".gif"), (b"BM", ".bmp")),
-    *((b"II*\0", ".tif"), (b"MM\0*", ".tif"), (b"RIFF", ".webp")),
+    *((b"II*\0", ".tif"), (b"MM\0*", ".tif"), (b"RIFF", ".webp"), (b"\x93NUMPY", ".npy"), (b"v/1\x01", ".exr")),
     *((b"P4", ".pbm"), (b"P5", ".pgm"), (b"P6", ".ppm")),
 )
 # For values of bytes fields, short signatures are too weak.
@@ -98,6 +99,7 @@ def extract(
 ) -> Extracted:
     """Write samples back to files: images as PNG or as their stored files, arrays as .npy, and bytes.
 
+    Images of floats or of many bands become .npy files of (H, W, C), which `convert` reads.
     A file is named after its sample's source, with the position of the patch if sources gave several samples, or after
     the sample's number in a dataset without sources. If more than one field becomes files, each field has a folder.
     samples.jsonl has a line for every sample with its number, source, files and all other values.
@@ -269,7 +271,8 @@ def _npy(array: npt.NDArray[Any]) -> bytes:
 
 
 def _suffix(data: bytes, signatures: Sequence[tuple[bytes, str]]) -> str:
-    return next((suffix for signature, suffix in signatures if data.startswith(signature)), ".bin")
+    rest = ".dcm" if data[DICOM_AT:].startswith(DICOM_SIGNATURE) else ".bin"
+    return next((suffix for signature, suffix in signatures if data.startswith(signature)), rest)
 
 
 def _unpack(reader: Reader, f: Field, row: int, unpack: Callable[[bytes], bytes]) -> bytes:
@@ -321,7 +324,8 @@ def _partial_folder(target: Path) -> Iterator[Path]:
 
 
 # Suffixes of extracted files. No folder name ends in one, so no folder has the name of a file.
-FILE_SUFFIXES = (".png", ".npy", ".bin", ".json", ".jsonl", *sorted(IMAGE_SUFFIXES - {".png"}))
+_IMAGE_SUFFIXES = IMAGE_SUFFIXES | RASTER_SUFFIXES
+FILE_SUFFIXES = (".bin", ".json", ".jsonl", *sorted(_IMAGE_SUFFIXES))
 
 _NAME_NBYTES = 180
 _MAX_DEPTH = 6
@@ -338,7 +342,7 @@ def safe_stem(source: str) -> str:
     ('cats/0001', 'source-830a08e2')
     """
     root, suffix = os.path.splitext(source)
-    stem = root if suffix.lower() in IMAGE_SUFFIXES else source
+    stem = root if suffix.lower() in _IMAGE_SUFFIXES else source
     *folders, last = stem.split("/")
     is_plain = len(folders) < _MAX_DEPTH and not _UNSAFE.search(stem)
     if (

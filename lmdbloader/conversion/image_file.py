@@ -25,7 +25,7 @@ class ImageFile:
     Attributes:
         height: Rows, after the rotation.
         width: Columns, after the rotation.
-        mode: "L" or "RGB".
+        mode: "L" or "RGB"; "" with other channels.
         was_jpeg: Whether the file is a JPEG.
     """
 
@@ -44,7 +44,7 @@ class ImageFile:
         with _refusing():
             header = read_header(data, where)
         self.height, self.width = header.upright
-        self.mode = "L" if header.channels == 1 else "RGB"
+        self.mode = {1: "L", 3: "RGB"}.get(header.channels, "")
         self.was_jpeg = is_jpeg(data)
 
     def getbands(self) -> tuple[str, ...]:
@@ -123,9 +123,9 @@ def opened(value: Any, kind: FieldType | None, policy: DecodePolicy, name: str, 
         return value
     is_image = isinstance(kind, Image) or (kind is None and (likeness(name) == "image" or is_jpeg(data)))
     image = None if is_image else _in_pillow(data)
-    if image is None or (kind is None and image.mode not in ("P", "1", "I")):
+    if is_image or (kind is None and (image is None or image.mode not in ("P", "1", "I"))):
         return ImageFile(data, policy, where)
-    if kind is None or image.mode == "I":
+    if image is not None and (kind is None or image.mode == "I"):
         return image  # a palette's indices may be labels; its colours are not
     with _refusing():
         return decode_labels(data, policy, name=where)

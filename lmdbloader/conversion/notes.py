@@ -13,7 +13,9 @@ import numpy as np
 from lmdbloader.conversion.mask_numbers import Colors, add_bits, add_colors
 from lmdbloader.conversion.sources.listing import Sources
 from lmdbloader.conversion.sources.reading import times_of
+from lmdbloader.errors import SourceError
 from lmdbloader.format.digests import Digest, digest_of
+from lmdbloader.format.layout import look_text
 
 #: Kinds of `Notes.doubts`.
 TURNED_MASK, TURNED_BOXES, FURTHER_IMAGES = "mask", "boxes", "images"
@@ -31,6 +33,7 @@ class Notes:
             the file.
         colors: Of the palettes of the masks.
         mask_bits: The bits of the masks, with the name of the first image whose mask has them.
+        looks: The types and channels of the images (`looks_of`), with the name of the first image of each.
         hashes: XXH3 of the files of every source that was read, also of skipped ones.
         times: Of each of them, before its files were read: mtime and ctime in ns.
     """
@@ -40,6 +43,7 @@ class Notes:
     doubts: dict[str, tuple[int, str]] = field(default_factory=dict)
     colors: Colors = field(default_factory=dict)
     mask_bits: dict[int, str] = field(default_factory=dict)
+    looks: dict[int, str] = field(default_factory=dict)
     hashes: array[int] = field(default_factory=lambda: array("Q"))
     times: array[int] = field(default_factory=lambda: array("q"))
 
@@ -47,16 +51,24 @@ class Notes:
         """Add the notes on the next sources.
 
         Raises:
-            SourceError: Their masks have other palettes or bits.
+            SourceError: Their masks have other palettes or bits, or the images other types or channels.
         """
         add_colors(self.colors, other.colors)
         add_bits(self.mask_bits, other.mask_bits)
+        self.add_looks(other.looks)
         self.num_sources += other.num_sources
         self.skipped += other.skipped
         for kind, (count, name) in other.doubts.items():
             self.doubt(kind, name, count)
         self.hashes.extend(other.hashes)
         self.times.extend(other.times)
+
+    def add_looks(self, looks: Mapping[int, str]) -> None:
+        """Add the types and channels of other images; raise SourceError if they differ: no batch could hold both."""
+        self.looks = {**looks, **self.looks}
+        if len(self.looks) > 1:
+            found = " and ".join(f"{look_text(look)} in {name}" for look, name in self.looks.items())
+            raise SourceError(f"the images differ: {found}. A batch needs one type and one number of channels.")
 
     def doubt(self, kind: str, name: str, count: int = 1) -> None:
         """Note that there is such a doubt about some images, of which one is named."""
@@ -81,6 +93,7 @@ class Notes:
             "doubts": self.doubts,
             "colors": [[number, color.hex(), name] for number, (color, name) in self.colors.items()],
             "mask_bits": list(self.mask_bits.items()),
+            "looks": list(self.looks.items()),
             "hashes": base64.b64encode(_packed(self.hashes)).decode(),
             "times": base64.b64encode(_packed(self.times)).decode(),
         }
@@ -94,6 +107,7 @@ def parse_notes(body: Mapping[str, Any]) -> Notes:
         {kind: (count, name) for kind, (count, name) in body["doubts"].items()},
         {number: (bytes.fromhex(color), name) for number, color, name in body["colors"]},
         dict(body["mask_bits"]),
+        dict(body["looks"]),
         array("Q", np.frombuffer(base64.b64decode(body["hashes"]), "<u8").tolist()),
         array("q", np.frombuffer(base64.b64decode(body["times"]), "<i8").tolist()),
     )

@@ -140,7 +140,9 @@ def find_splits(
     )
     if not any(is_split(p.name) for p in paths):
         raise SourceError(f"{folder}: holds no folders like train/ and val/. Convert it as a whole.")
-    paths = [p for p in paths if p.name.lower() in SPLITS or holds_images(p)]
+    # Arrays next to folders of photographs are hardly a split.
+    rasters = not any(holds_images(p, rasters=False) for p in paths)
+    paths = [p for p in paths if p.name.lower() in SPLITS or holds_images(p, rasters=rasters)]
     # What is missing is refused when the split is converted, unless it may be left out.
     listings = [list_sources(path, layout=layout, prefer_images=prefer_images, skip=True) for path in paths]
     layouts = {listing.layout for listing in listings}

@@ -14,7 +14,7 @@ from lmdbloader.base.option_names import option
 from lmdbloader.conversion.options import ConvertOptions, check_value
 from lmdbloader.errors import ImageError, OptionError
 from lmdbloader.format.codecs import Payloads, encode_image, encode_jpeg, pack_file, pack_jpeg, planes
-from lmdbloader.format.layout import MAX_PAYLOAD_NBYTES, TILE_SIZE, Field
+from lmdbloader.format.layout import MAX_PAYLOAD_NBYTES, TILE_SIZE, Field, bits_of
 from lmdbloader.images.decode import DecodePolicy, decode_image, inspect_image, is_jpeg, read_header
 from lmdbloader.kernels import entries
 
@@ -201,7 +201,7 @@ def keep_file(
     sides = header.upright
     shape = *sides, header.channels
     # A reader of the dataset does not know the policy for transparency.
-    if header.alpha or fit_within(*sides, storage.max_resolution) != sides:
+    if header.alpha or header.num_unnamed or fit_within(*sides, storage.max_resolution) != sides:
         return None
     raw_nbytes = math.prod(shape) * header.dtype.itemsize
     if max(raw_nbytes, len(data)) > MAX_PAYLOAD_NBYTES * 0.99:
@@ -212,7 +212,7 @@ def keep_file(
         # Otherwise a damaged file would be found only when it is read.
         decode_image(data, policy, name=name)
         payload = pack_file(data, raw_nbytes)
-    return payload, (*shape, 8 * header.dtype.itemsize)
+    return payload, (*shape, bits_of(header.dtype))
 
 
 def encode_one(storage: Storage, f: Field, image: Pixels, key: str, *, was_jpeg: bool = False) -> Payloads:
@@ -266,7 +266,7 @@ def guess_nbytes(storage: Storage, shape: tuple[int, int, int, int], *, nbytes: 
     share = height * width / (shape[0] * shape[1])
     if storage.mode == "original" and share == 1:
         return float(nbytes)
-    if shape[3] == 1 and _becomes_jpeg(storage, pixels, key, was_jpeg=was_jpeg):
+    if shape[3] == 1 and shape[2] in (1, 3) and _becomes_jpeg(storage, pixels, key, was_jpeg=was_jpeg):
         return nbytes * share if was_jpeg else pixels * _JPEG_SHARE
     return float(pixels)
 

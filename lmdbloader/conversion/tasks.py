@@ -24,9 +24,9 @@ from lmdbloader.conversion.sources.listing import Annotation, File, Source, Span
 from lmdbloader.conversion.sources.reading import Fetched, fetch, read, times_of
 from lmdbloader.conversion.storage import PIXELS, Storage, decode_to_size, encode_one, keep_file, nearest
 from lmdbloader.conversion.values import add_values, image_geometry, parse_attached
-from lmdbloader.errors import ImageError
+from lmdbloader.errors import ImageError, OptionError
 from lmdbloader.format.codecs import Payloads, checksum, encode_many, join
-from lmdbloader.format.layout import TILED_ABOVE_NBYTES, Field
+from lmdbloader.format.layout import TILED_ABOVE_NBYTES, Field, bits_of, looks_of
 from lmdbloader.images.decode import DecodePolicy, decode_image, inspect_image, is_jpeg
 from lmdbloader.images.downscale import crop_to_multiple, downscale
 from lmdbloader.images.header import ImageHeader
@@ -119,7 +119,9 @@ def convert_sources(
             if kept is None:
                 images = _decode(recipe, source, *files[: source.num_images])
                 places = _places(recipe, source, images)
-            stored = next(iter(images.values())).shape if kept is None else kept[1]
+            stored = kept[1] if kept is not None else _shape_of(*images.values())
+            _refuse_delta(recipe, source, stored[3])
+            notes.add_looks({int(looks_of(*np.array([stored[3], stored[2]]))): source.name})
             doubts = _fit_values(recipe, source, files, values, stored, notes)
         except ImageError as error:
             if recipe.options.on_error == "stop":
@@ -138,6 +140,16 @@ def convert_sources(
             notes.doubt(kind, source.name)
     if notes.num_sources:
         yield _pack(recipe, gathered, notes, nbytes, began)
+
+
+def _refuse_delta(recipe: Recipe, source: Source, bits: int) -> None:
+    if recipe.options.codec == "delta" and bits % 2:
+        delta, lz4 = option("codec", "delta"), option("codec", "lz4")
+        raise OptionError(f"{source.name}: an image of floats, and {delta} codes whole numbers. Use {lz4}.")
+
+
+def _shape_of(image: Pixels, *_: Pixels) -> tuple[int, ...]:
+    return *image.shape, bits_of(image.dtype)
 
 
 def _fit_values(
@@ -261,9 +273,9 @@ def _decode(recipe: Recipe, source: Source, data: bytes, *low_data: bytes) -> di
     if not scales:
         return {"image": decode_to_size(recipe.storage, data, recipe.policy, source.name)}
     image = decode_image(data, recipe.policy, name=source.name)
-    if bicubic == "pillow" and image.dtype != np.uint8:
-        matlab = option("bicubic", "matlab")
-        raise ImageError(source.name, f"16-bit pixels cannot be scaled by Pillow's bicubic; use {matlab}")
+    if bicubic == "pillow" and (image.dtype != np.uint8 or image.shape[2] not in (1, 3)):
+        found, matlab = f"{image.shape[2]} channels of {image.dtype}", option("bicubic", "matlab")
+        raise ImageError(source.name, f"{found} cannot be scaled by Pillow's bicubic; use {matlab}")
     hr = _cropped(image, scales, source.name)
     if recipe.options.degradation is not None:
         return degrade(str(recipe.options.degradation), scales["lr"], hr, source.name, recipe.options.seed or 0)
@@ -398,7 +410,7 @@ def _encode(
                 height = width = side // part
                 storage = recipe.storage if f.kind == "image" else PIXELS
                 payloads[f.name] = _encode_patches(storage, f, image, tops // part, lefts // part, height, source.name)
-            shape = (height, width, channels, 8 * image.itemsize)
+            shape = (height, width, channels, bits_of(image.dtype))
         geometry = image_geometry(f.name, [shape])
         columns.update({name: np.repeat(column, len(tops)) for name, column in geometry.items()})
     return _Encoded(len(tops), payloads, columns)
@@ -406,15 +418,16 @@ def _encode(
 
 def _encode_patches(storage: Storage, f: Field, image: Pixels, tops: Any, lefts: Any, side: int, name: str) -> Payloads:
     nbytes = side * side * image.shape[2] * image.itemsize
-    if nbytes > TILED_ABOVE_NBYTES or storage.mode not in (None, "raw"):
+    if nbytes > TILED_ABOVE_NBYTES or storage.mode not in (None, "raw") or image.itemsize > 2:
         return join([
             encode_one(storage, f, np.ascontiguousarray(image[t : t + side, x : x + side]), f"{name}\0{t}\0{x}")
             for t, x in zip(tops.tolist(), lefts.tolist(), strict=True)
         ])  # fmt: skip
-    cut = np.empty((len(tops), side * side * image.shape[2]), image.dtype)
+    words = np.ascontiguousarray(image).view(f"u{image.itemsize}")
+    cut = np.empty((len(tops), side * side * image.shape[2]), words.dtype)
     corners = (np.ascontiguousarray(numbers, np.int64) for numbers in (tops, lefts))
-    entries.cut_many(np.ascontiguousarray(image), *corners, side, side, cut)
-    shapes = np.tile((side, side, image.shape[2], 8 * image.itemsize), (len(tops), 1))
+    entries.cut_many(words, *corners, side, side, cut)
+    shapes = np.tile((side, side, image.shape[2], bits_of(image.dtype)), (len(tops), 1))
     return encode_many(cut.reshape(-1).view(np.uint8), np.full(len(tops), nbytes, np.int64), f.codec or "raw", shapes)
 
 

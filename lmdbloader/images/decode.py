@@ -9,11 +9,12 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 
 from lmdbloader.errors import ImageError, OptionError
-from lmdbloader.images import jpeg, pillow, png, pnm
+from lmdbloader.images import jpeg, pillow, png, pnm, rasters
 from lmdbloader.images.header import ImageHeader, Pixels
 
 __all__ = [
     "IMAGE_SUFFIXES",
+    "RASTER_SUFFIXES",
     "AlphaPolicy",
     "DecodePolicy",
     "decode_image",
@@ -30,6 +31,8 @@ AlphaPolicy: TypeAlias = Literal["refuse", "drop", "white"]
 IMAGE_SUFFIXES = frozenset(
     {".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"}
 )
+#: Those of files that are read as images where there are no files with the others.
+RASTER_SUFFIXES = frozenset({".dcm", ".exr", ".npy"})
 
 _READERS: tuple[tuple[bytes, Callable[[memoryview, str], ImageHeader]], ...] = (
     (png.SIGNATURE, png.read_header),
@@ -37,8 +40,10 @@ _READERS: tuple[tuple[bytes, Callable[[memoryview, str], ImageHeader]], ...] = (
     *((signature, pnm.read_header) for signature in pnm.SIGNATURES),
     (b"BM", pillow.read_bmp),
     *((signature, pillow.read_gif) for signature in pillow.GIF_SIGNATURES),
-    *((signature, pillow.read_tiff) for signature in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")),
+    *((signature, rasters.read_tiff) for signature in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")),
     (b"RIFF", pillow.read_webp),
+    (rasters.NPY_SIGNATURE, rasters.read_npy),
+    (rasters.EXR_SIGNATURE, rasters.read_exr),
 )
 
 
@@ -47,12 +52,12 @@ class DecodePolicy:
     """How to treat image files that are not plain grey or RGB pixels.
 
     With every policy: the rotation of EXIF or XMP is applied, palette, CMYK and YCbCr become RGB, 1-bit becomes grey of
-    0 and 255, 16-bit stays 16-bit, several frames are refused, colour profiles are ignored. Of a JPEG with further
-    images, such as a preview or a gain map, the first is taken.
+    0 and 255, 16-bit and floats stay what they are, several frames are refused, colour profiles are ignored. Of a JPEG
+    with further images, such as a preview or a gain map, the first is taken.
 
     Attributes:
-        alpha: Transparency of any kind is refused, dropped, or composited over white. Samples that are neither colour
-            nor transparency are dropped with "drop", and refused otherwise.
+        alpha: Transparency of any kind is refused, dropped, or composited over white. Samples besides red, green, blue
+            and transparency are dropped with "drop", and further channels otherwise.
         max_pixels: An image of more pixels is refused before anything is decoded.
 
     Raises:
@@ -86,9 +91,10 @@ def read_header(data: bytes | bytearray | memoryview, name: str = "<bytes>") -> 
     for signature, read_header in _READERS:
         if start.startswith(signature):
             return read_header(view, name)
-    raise ImageError(
-        name, f"not an image of a supported kind (PNG, JPEG, BMP, GIF, TIFF, WebP, PNM): {describe_start(start)}"
-    )
+    if view[rasters.DICOM_AT :][:4] == rasters.DICOM_SIGNATURE:
+        return rasters.read_dicom(view, name)
+    kinds = "PNG, JPEG, BMP, GIF, TIFF, WebP, PNM, NPY, EXR, DICOM"
+    raise ImageError(name, f"not an image of a supported kind ({kinds}): {describe_start(start)}")
 
 
 def glance(head: bytes) -> tuple[int, int, int, int] | None:
@@ -103,7 +109,7 @@ def glance(head: bytes) -> tuple[int, int, int, int] | None:
         if head.startswith(png.SIGNATURE):
             return png.read_first_chunk(memoryview(head), "<head>")
         header = read_header(head, "<head>")
-    except ImageError:
+    except (ImageError, OptionError):  # an optional package is missing: the file itself is named later
         return None
     return *header.upright, header.channels, header.dtype.itemsize
 
@@ -129,13 +135,11 @@ def inspect_image(
             "the image has an alpha channel or a transparent colour; choose alpha='drop' or alpha='white', in a "
             "command --alpha drop or --alpha white",
         )
-    if header.num_unnamed and policy.alpha != "drop":
-        raise ImageError(
-            name,
-            f"the pixels have {header.num_unnamed} sample{'s' * (header.num_unnamed > 1)} besides their colours, such "
-            "as near infrared. Choose alpha='drop' to leave them out, in a command --alpha drop; to keep them, write "
-            "the bands as arrays with lmdbloader.write",
-        )
+    if header.with_unnamed is not None and policy.alpha != "drop":
+        header = header.with_unnamed()
+    if header.alpha and policy.alpha == "white" and (header.dtype.kind == "f" or header.channels not in (1, 3)):
+        kind = f"{header.channels} channels of {header.dtype}"
+        raise ImageError(name, f"{kind} cannot be laid over white; alpha='drop', or --alpha drop, drops transparency")
     return header
 
 
@@ -151,7 +155,7 @@ def decode_image(
     name: str = "<bytes>",
     at_least: tuple[int, int] | None = None,
 ) -> Pixels:
-    """Decode one image file's bytes: PNG, JPEG, BMP, GIF, TIFF, WebP, PBM, PGM or PPM.
+    """Decode one image file's bytes: PNG, JPEG, BMP, GIF, TIFF, WebP, PBM, PGM, PPM, NPY, EXR or DICOM.
 
     Args:
         data: The whole file's content.
@@ -160,10 +164,12 @@ def decode_image(
         at_least: (height, width) that suffices; a larger JPEG may then be decoded to half its size or less.
 
     Returns:
-        A new C-contiguous array (height, width, channels) of uint8 or uint16 with 1 (grey) or 3 (RGB) channels.
+        A new C-contiguous array (height, width, channels) of uint8, uint16, float16 or float32 with 1 (grey), 3 (RGB)
+        or up to 64 channels.
 
     Raises:
         ImageError: The file is damaged or cut short, or the policy refuses it.
+        OptionError: It needs an optional package that is not installed.
 
     >>> decode_image(b"P6 1 2 255 " + bytes([1, 2, 3, 4, 5, 6])).tolist()
     [[[1, 2, 3]], [[4, 5, 6]]]
@@ -196,7 +202,7 @@ def decode_labels(
     """Decode one mask file: its labels are the indices of a palette or the values of grey pixels, unchanged.
 
     Args:
-        data: The whole file's content: PNG, BMP, GIF, TIFF, PGM or PBM, in which black is 0 and white is 1.
+        data: The whole file's content: PNG, BMP, GIF, TIFF, NPY, PGM or PBM, in which black is 0 and white is 1.
         policy: Its `max_pixels`; transparency does not count.
         name: The file's name in error messages.
 

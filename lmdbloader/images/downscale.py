@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from functools import lru_cache
-from typing import Literal, TypeAlias, get_args
+from functools import lru_cache, reduce
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +16,13 @@ from lmdbloader.kernels import entries
 __all__ = ["BicubicMethod", "crop_to_multiple", "downscale", "psnr_between"]
 
 BicubicMethod: TypeAlias = Literal["matlab", "pillow"]
-Sample: TypeAlias = np.uint8 | np.uint16
+Pixels: TypeAlias = npt.NDArray[Any]
 
 _MAX_SCALE = 128
+_DTYPES = ("uint8", "uint16", "float16", "float32")
 
 
-def crop_to_multiple(image: npt.NDArray[Sample], scale: int) -> npt.NDArray[Sample]:
+def crop_to_multiple(image: Pixels, scale: int) -> Pixels:
     """Crop an image on the right and at the bottom so that its sides are multiples of a scale.
 
     Args:
@@ -43,16 +44,17 @@ def crop_to_multiple(image: npt.NDArray[Sample], scale: int) -> npt.NDArray[Samp
     return image[:height, :width]
 
 
-def downscale(image: npt.NDArray[Sample], scale: int, *, method: BicubicMethod = "matlab") -> npt.NDArray[Sample]:
+def downscale(image: Pixels, scale: int, *, method: BicubicMethod = "matlab") -> Pixels:
     """Downscale an image by an integer, bicubic and antialiased.
 
     Args:
-        image: (height, width, channels) uint8 or uint16; both sides are multiples of scale.
+        image: (height, width, channels) uint8, uint16, float16 or float32; both sides are multiples of scale.
         scale: 2 to 128.
         method: "matlab" equals MATLAB's ``imresize(image, 1/scale, 'bicubic')``, which the super-resolution literature
             uses: cubic kernel of a = -0.5 stretched by the scale, mirrored borders, rows first, rounded (halves away
             from zero) and clipped after each direction. The sums are exact, so for scales whose weights are not binary
             fractions (3, 5, ...) true halves are rounded up, where floating point might fall short.
+            Floats are summed in float64, and neither rounded nor clipped.
             "pillow" equals Pillow's ``Image.resize`` with BICUBIC; 8 bits only.
 
     Returns:
@@ -68,9 +70,10 @@ def downscale(image: npt.NDArray[Sample], scale: int, *, method: BicubicMethod =
         raise OptionError(f"scale is {scale!r}; expected an integer from 2 to {_MAX_SCALE}")
     if method not in get_args(BicubicMethod):
         raise OptionError(f"bicubic method is {method!r}; expected one of {', '.join(get_args(BicubicMethod))}")
-    if image.dtype not in (np.uint8, np.uint16) or image.ndim != 3 or not image.size:
+    if image.dtype not in _DTYPES or image.ndim != 3 or not image.size:
         raise OptionError(
-            f"cannot downscale {image.dtype} of shape {image.shape}; expected uint8 or uint16 (height, width, channels)"
+            f"cannot downscale {image.dtype} of shape {image.shape}; expected {', '.join(_DTYPES)} "
+            "(height, width, channels)"
         )
     height, width = image.shape[:2]
     if height % scale or width % scale:
@@ -78,14 +81,16 @@ def downscale(image: npt.NDArray[Sample], scale: int, *, method: BicubicMethod =
             f"{width}x{height} pixels are not a multiple of the scale, {scale}; crop to "
             f"{width - width % scale}x{height - height % scale} first (crop_to_multiple)"
         )
-    return _downscale_pillow(image, scale) if method == "pillow" else _downscale_matlab(image, scale)
+    if method == "pillow":
+        return _downscale_pillow(image, scale)
+    return _downscale_floats(image, scale) if image.dtype.kind == "f" else _downscale_matlab(image, scale)
 
 
-def psnr_between(a: npt.NDArray[Sample], b: npt.NDArray[Sample]) -> float:
+def psnr_between(a: Pixels, b: Pixels) -> float:
     """Return the peak signal-to-noise ratio between two images in dB, infinite when they are equal.
 
     Args:
-        a: uint8 or uint16 array, not empty.
+        a: uint8, uint16, float16 or float32 array, not empty. The peak of floats is the range of both images.
         b: Array of a's shape and dtype.
 
     Raises:
@@ -94,11 +99,15 @@ def psnr_between(a: npt.NDArray[Sample], b: npt.NDArray[Sample]) -> float:
     >>> psnr_between(np.zeros((2, 2, 1), np.uint8), np.full((2, 2, 1), 255, np.uint8))
     0.0
     """
-    if a.shape != b.shape or a.dtype != b.dtype or a.dtype not in (np.uint8, np.uint16) or not a.size:
+    if a.shape != b.shape or a.dtype != b.dtype or a.dtype not in _DTYPES or not a.size:
         raise OptionError(
             f"cannot compare {a.dtype} of shape {a.shape} with {b.dtype} of shape {b.shape}; "
-            "expected two arrays of one shape, both uint8 or both uint16"
+            f"expected two arrays of one shape and type: {', '.join(_DTYPES)}"
         )
+    if a.dtype.kind == "f":
+        peak = float(max(a.max(), b.max())) - float(min(a.min(), b.min()))
+        squared = float(np.square(a.astype(np.float64) - b).mean())
+        return 10.0 * math.log10(peak**2 / squared) if squared else math.inf
     total = int(entries.squared_error(np.ascontiguousarray(a).reshape(-1), np.ascontiguousarray(b).reshape(-1)))
     if not total:
         return math.inf
@@ -138,7 +147,7 @@ def _mirrored(indices: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64
     return np.where(indices < size, indices, 2 * size - 1 - indices)
 
 
-def _downscale_matlab(image: npt.NDArray[Sample], scale: int) -> npt.NDArray[Sample]:
+def _downscale_matlab(image: Pixels, scale: int) -> Pixels:
     height, width, channels = image.shape
     out_height, out_width = height // scale, width // scale
     first, numerators, divisor = _bicubic_weights(scale)
@@ -174,7 +183,18 @@ def _downscale_matlab(image: npt.NDArray[Sample], scale: int) -> npt.NDArray[Sam
     return out.reshape(out_height, out_width, channels)
 
 
-def _downscale_pillow(image: npt.NDArray[Sample], scale: int) -> npt.NDArray[Sample]:
+def _downscale_floats(image: Pixels, scale: int) -> Pixels:
+    first, numerators, divisor = _bicubic_weights(scale)
+    sums = image.astype(np.float64)
+    for axis in (0, 1):
+        size = image.shape[axis]
+        places = _mirrored(first + scale * np.arange(size // scale)[:, None] + np.arange(len(numerators)), size)
+        parts = (weight / divisor * sums.take(places[:, tap], axis) for tap, weight in enumerate(numerators))
+        sums = reduce(np.add, parts)
+    return sums.astype(image.dtype)
+
+
+def _downscale_pillow(image: Pixels, scale: int) -> Pixels:
     from PIL import Image
 
     if image.dtype != np.uint8 or image.shape[2] not in (1, 3):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-Sample: TypeAlias = np.uint8 | np.uint16
-Pixels: TypeAlias = npt.NDArray[Sample]
+Pixels: TypeAlias = npt.NDArray[Any]
 
 ORIENTATION_TAG = 0x0112
 # The TIFF types that Pillow reads as integers: SHORT, LONG, SBYTE, SSHORT and SLONG. It reads a BYTE as text.
@@ -31,8 +31,8 @@ class ImageHeader:
     Attributes:
         height: Rows as stored, before the rotation.
         width: Columns as stored, before the rotation.
-        channels: 1 (grey) or 3 (RGB), without the alpha channel.
-        dtype: uint8 or uint16.
+        channels: 1 (grey), 3 (RGB) or up to 64 (bands), without the alpha channel.
+        dtype: uint8, uint16, float16 or float32.
         alpha: Whether the file carries transparency of any kind.
         orientation: Of EXIF or XMP, 1 to 8, which `decode` does not apply.
         decode: Returns the pixels as (height, width, channels) or, with alpha, (height, width, channels + 1).
@@ -42,6 +42,7 @@ class ImageHeader:
             pixels, not scaled to 8 bits. None for colours, and for kinds of files whose numbers are not exact.
         num_unnamed: Samples of a pixel that are neither colour nor transparency, such as near infrared, and that
             `decode` leaves out.
+        with_unnamed: Returns the header of the same image with these samples as further channels.
         palette: Returns red, green and blue of each number; nothing if the numbers are not those of a palette.
         num_others: Images in the file besides this one, such as a preview or a gain map.
     """
@@ -49,13 +50,14 @@ class ImageHeader:
     height: int
     width: int
     channels: int
-    dtype: np.dtype[Sample]
+    dtype: np.dtype[Any]
     alpha: bool
     orientation: int
     decode: Callable[[], Pixels]
     decode_smaller: Callable[[int, int], Pixels] | None = None
     numbers: Callable[[], Pixels] | None = None
     num_unnamed: int = 0
+    with_unnamed: Callable[[], ImageHeader] | None = None
     palette: Callable[[], bytes] = bytes
     num_others: int = 0
 
@@ -65,7 +67,7 @@ class ImageHeader:
         return (self.height, self.width) if self.orientation < 5 else (self.width, self.height)
 
 
-def find_orientation(exif: bytes, xmp: bytes = b"") -> int:
+def find_orientation(exif: bytes | memoryview, xmp: bytes = b"") -> int:
     """Return the orientation (1 to 8) in an EXIF block, or in XMP if that has none, as Pillow's exif_transpose does.
 
     Damaged metadata are common in good photographs, so they are not an error: the orientation is 1.
@@ -79,7 +81,7 @@ def find_orientation(exif: bytes, xmp: bytes = b"") -> int:
     >>> find_orientation(b"not EXIF"), find_orientation(b"", b'<rdf:Description tiff:Orientation="8"/>')
     (1, 8)
     """
-    found = next(tiff_tags(exif.removeprefix(b"Exif\0\0"), ORIENTATION_TAG), None)
+    found = next(tiff_tags(exif[6 * (exif[:6] == b"Exif\0\0") :], ORIENTATION_TAG), None)
     value = xmp_orientation(xmp) if found is None else found[2]
     return value if value is not None and 1 <= value <= 8 else 1
 
@@ -93,6 +95,20 @@ def xmp_orientation(xmp: bytes) -> int:
 def tiff_integer(block: bytes | memoryview, tag: int) -> int | None:
     """Return the first value of an integer tag in the first directory of a TIFF-structured block, None if absent."""
     return next((value for _, _, value in tiff_tags(block, tag) if value is not None), None)
+
+
+def tiff_values(block: bytes | memoryview, tag: int) -> tuple[int, ...]:
+    """Return all values of a tag of SHORT or LONG in the first directory of a TIFF file; () if there are none."""
+    for position, form, value in tiff_tags(block, tag):
+        order, offset = form[0], "Q" if 43 in block[2:4] else "I"
+        room = struct.calcsize(offset)
+        with suppress(struct.error, OverflowError):
+            (count,) = struct.unpack_from(order + offset, block, position - room)
+            values = f"{order}{min(count, 2**16)}{form[1]}"
+            if struct.calcsize(values) > room:
+                (position,) = struct.unpack_from(order + offset, block, position)
+            return struct.unpack_from(values, block, position) if value is not None else ()
+    return ()
 
 
 def tiff_tags(block: bytes | memoryview, tag: int) -> Iterator[tuple[int, str, int | None]]:

@@ -33,9 +33,14 @@ _RGB_MODES = frozenset({"RGB", "RGBX", "RGBA", "RGBa", "P", "PA", "CMYK", "YCbCr
 _ALPHA_MODES = frozenset({"LA", "La", "RGBA", "RGBa", "PA"})
 _BITS_PER_SAMPLE_TAG, _PHOTOMETRIC_TAG = 258, 262
 _COLOR_MAP_TAG, _TILE_WIDTH_TAG, _TILE_HEIGHT_TAG, _INK_SET_TAG = 320, 322, 323, 332
-_EXTRA_SAMPLES_TAG, _SAMPLE_FORMAT_TAG = 338, 339
+_EXTRA_SAMPLES_TAG = 338
 _WHITE_IS_ZERO, _INKS, _YCBCR = 0, 5, 6
-_UNNAMED_SAMPLE, _SIGNED, _NOT_CMYK = 0, 2, 2
+_UNNAMED_SAMPLE, _NOT_CMYK = 0, 2
+# tifffile makes pages of arrays (H, W, C) too, if nobody asks for another thing.
+_OF_PAGES = (
+    'If they are channels: tifffile.imwrite(path, tifffile.imread(path), photometric="minisblack", planarconfig='
+    '"separate"), or "contig" for (H, W, C); if they are the sizes of a pyramid: tifffile.imread(path, key=0)'
+)
 # A tile of TIFF may be larger than a small image, and is allocated whole.
 _MOST_TILE_PIXELS, _MOST_TIMES_IMAGE = 2**22, 4
 # BMP: the offset of the pixels, the length of the second header, the bits of a pixel; OS/2's short header, and there.
@@ -168,10 +173,16 @@ def _tile_parts(tile: Any) -> tuple[str, Any, int, Any]:
     return codec, extents, offset, args
 
 
+def several_frames(kind: str, count: int) -> str:
+    """Return why a file of several frames cannot be used."""
+    how = f". {_OF_PAGES}" if kind == "TIFF" else ""
+    return f"the {kind} file holds {count} frames or pages; only files with a single one can be used{how}"
+
+
 def _unusable(image: ImageFile.ImageFile, kind: str, num_frames: int, data: memoryview) -> str | None:
     """Return why no policy accepts an opened image, None if one does."""
     if num_frames != 1:
-        return f"the {kind} file holds {num_frames} frames or pages; only files with a single one can be used"
+        return several_frames(kind, num_frames)
     if image.mode not in _GREY_MODES | _RGB_MODES:
         return (
             f"pixels of Pillow's mode {image.mode} are not supported; "
@@ -208,8 +219,6 @@ def _unusable_tiff(image: _TiffFile, codec: str) -> str | None:
     bits, photometric = tags.get(_BITS_PER_SAMPLE_TAG, (1,)), tags.get(_PHOTOMETRIC_TAG)
     if photometric is None:  # readers assume the one or the other
         return "a TIFF file that does not say whether zero is black or white (PhotometricInterpretation); save it again"
-    if _SIGNED in tags.get(_SAMPLE_FORMAT_TAG, ()):
-        return "a TIFF file of signed samples; save it with samples from 0 on"
     if photometric == _INKS and tags.get(_INK_SET_TAG) == _NOT_CMYK:
         return "a TIFF file of inks other than CMYK; save it as RGB"
     if max(bits) > 8 and (max(bits) != 16 or not image.mode.startswith("I;16")):

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.errors import ImageError
-from lmdbloader.images.header import ImageHeader, Pixels, Sample
+from lmdbloader.images.header import ImageHeader, Pixels
 
 SIGNATURES = (b"P1", b"P2", b"P3", b"P4", b"P5", b"P6")
 
@@ -34,7 +34,7 @@ def read_header(data: memoryview, name: str) -> ImageHeader:
         raise ImageError(name, "a PNM file of decimal numbers, which is not supported; save it as a binary one, or PNG")
     kind, width, height, maximum, start = _read_numbers(data, name)
     channels = 3 if kind == _COLORS else 1
-    dtype: np.dtype[Sample] = np.dtype(np.uint16 if maximum > 255 else np.uint8)
+    dtype = np.dtype(np.uint16 if maximum > 255 else np.uint8)
     row_nbytes = (width + 7) // 8 if kind == _BITS else width * channels * dtype.itemsize
     stop = start + height * row_nbytes
     if stop > len(data):

@@ -27,13 +27,14 @@ from lmdbloader.conversion.sources.listing import (
     as_text,
     is_image_name,
     is_litter,
+    is_raster_name,
     stem_of,
     walk,
     walk_names,
 )
 from lmdbloader.conversion.sources.remote import find_remote_images, newest
 from lmdbloader.errors import SourceError, SourceNotFoundError
-from lmdbloader.images.decode import IMAGE_SUFFIXES
+from lmdbloader.images.decode import IMAGE_SUFFIXES, RASTER_SUFFIXES
 
 _SCALE_SUFFIX = re.compile(rb"x[2-9]$")
 
@@ -55,7 +56,7 @@ def list_samples(src: Location, layout: str, prefer_images: bool) -> Listing:
     found = find_images(src)
     names = found.sources.names
     if not len(names):
-        suffixes = " ".join(sorted(IMAGE_SUFFIXES))
+        suffixes = " ".join(sorted(IMAGE_SUFFIXES | RASTER_SUFFIXES))
         others = "".join(f". {name}: {reason}" for name, reason in found.ignored)
         raise SourceError(f"{src}: no images in it (looked for {suffixes} in it and the folders below){others}")
     if layout == "images" or (layout == "auto" and prefer_images):
@@ -91,10 +92,11 @@ def find_images(place: Location) -> Listing:
     return walk(top, partial(_list_folder, top, others), lambda name: _size(os.path.join(top, name)), others)
 
 
-def holds_images(folder: Path) -> bool:
-    """Return whether a folder, or one below it, has any image."""
+def holds_images(folder: Path, *, rasters: bool = True) -> bool:
+    """Return whether a folder, or one below it, has any image; without `rasters`, one that is read everywhere."""
     others = Others()
-    return any(True for _ in walk_names(partial(_list_folder, os.fsencode(folder), others), others))
+    names = walk_names(partial(_list_folder, os.fsencode(folder), others), others)
+    return any(rasters or not is_raster_name(name) for name in names)
 
 
 def is_circular(place: str | os.PathLike[str]) -> bool:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from lmdbloader.base.progress import watched
 from lmdbloader.format.codecs import checksum
 from lmdbloader.format.layout import Kind
-from lmdbloader.images.decode import IMAGE_SUFFIXES
+from lmdbloader.images.decode import IMAGE_SUFFIXES, RASTER_SUFFIXES
 
 I64 = npt.NDArray[np.int64]
 #: The field of the low-resolution image of a pair.
@@ -24,7 +24,8 @@ LR = "lr"
 #: A local path, or the URL (str) of something that fsspec reads.
 Location: TypeAlias = Path | str
 
-_SUFFIXES = frozenset(suffix.encode() for suffix in IMAGE_SUFFIXES)
+_RASTERS = frozenset(suffix.encode() for suffix in RASTER_SUFFIXES)
+_SUFFIXES = frozenset(suffix.encode() for suffix in IMAGE_SUFFIXES) | _RASTERS
 # What macOS, Python, Windows, NAS servers and Linux leave in folders of images, in lower case: copies, thumbnails, and
 # files that were deleted. None of it is an image of its own, nor a class; nor is what hidden folders hold.
 _LITTER = re.compile(
@@ -384,6 +385,11 @@ def is_image_name(name: bytes) -> bool:
     return os.path.splitext(name)[1].lower() in _SUFFIXES
 
 
+def is_raster_name(name: bytes) -> bool:
+    """Return whether a file counts as an image only where no others are, by its suffix: a .npy may hold anything."""
+    return name[-4:].lower() in _RASTERS
+
+
 def stem_of(name: bytes) -> bytes:
     """Return a name without its image suffix.
 
@@ -461,4 +467,10 @@ def walk(
                 ignored.append((as_text(name), found))
 
     names = Names.join(top, watched("listing images", files()))
-    return Listing("images", Sources(names, np.array(nbytes, np.int64)), ignored=(*sorted(ignored), *others.ignored()))
+    sources = Sources(names, np.array(nbytes, np.int64))
+    are_rasters = np.fromiter(map(is_raster_name, names), bool, len(names))
+    if are_rasters.any() and not are_rasters.all():
+        for number in np.flatnonzero(are_rasters).tolist():
+            others.add(names[number])
+        sources = sources.take(np.flatnonzero(~are_rasters))
+    return Listing("images", sources, ignored=(*sorted(ignored), *others.ignored()))

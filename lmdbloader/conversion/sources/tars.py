@@ -18,7 +18,7 @@ import numpy as np
 
 from lmdbloader.base.files import open_regular
 from lmdbloader.conversion.sources import remote
-from lmdbloader.conversion.sources.folders import find_images
+from lmdbloader.conversion.sources.folders import holds_images
 from lmdbloader.conversion.sources.listing import (
     Listing,
     Location,
@@ -72,7 +72,7 @@ def holds(place: Location) -> bool:
         return not (isinstance(place, Path) and place.is_dir())
     if isinstance(place, str) or not place.is_dir():
         return False
-    return any(is_tar_name(p.name) for p in place.iterdir()) and not len(find_images(place).sources)
+    return any(is_tar_name(p.name) for p in place.iterdir()) and not holds_images(place, rasters=False)
 
 
 def list_samples(src: Location, layout: str, prefer_images: bool) -> Listing:
