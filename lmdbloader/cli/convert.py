@@ -60,6 +60,9 @@ images that are not plain 8-bit grey or RGB:
   8-bit grey; 16 bits stay 16 bits (uint16). Transparency is refused unless
   --alpha says what to do. Files with several frames are refused, as are
   images of more than --max-pixels, and files that do not decode.
+  With lmdbloader[rasters], TIFFs of 1 to 64 channels of 8 or 16 bits, float16
+  or float32 are stored as they are. So are .npy (H, W, C), .exr and .dcm, in
+  folders without other images.
   A refused image stops the conversion or, with --on-error skip, is left out
   and listed at the end and in OUT/skipped.tsv.
   Files that are not images are left out and named.
