@@ -8,6 +8,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -121,7 +122,7 @@ def convert_sources(
                 places = _places(recipe, source, images)
             stored = kept[1] if kept is not None else _shape_of(*images.values())
             _refuse_delta(recipe, source, stored[3])
-            notes.add_looks({int(looks_of(*np.array([stored[3], stored[2]]))): source.name})
+            notes.add_looks({_look_of(stored[3], stored[2]): source.name})
             doubts = _fit_values(recipe, source, files, values, stored, notes)
         except ImageError as error:
             if recipe.options.on_error == "stop":
@@ -144,8 +145,12 @@ def convert_sources(
 
 def _refuse_delta(recipe: Recipe, source: Source, bits: int) -> None:
     if recipe.options.codec == "delta" and bits % 2:
-        delta, lz4 = option("codec", "delta"), option("codec", "lz4")
-        raise OptionError(f"{source.name}: an image of floats, and {delta} codes whole numbers. Use {lz4}.")
+        raise OptionError(f"{source.name}: floats, and delta codes whole numbers. Use {option('codec', 'lz4')}.")
+
+
+@cache
+def _look_of(bits: int, channels: int) -> int:
+    return int(looks_of(np.array(bits), np.array(channels)))
 
 
 def _shape_of(image: Pixels, *_: Pixels) -> tuple[int, ...]:

@@ -138,8 +138,9 @@ def inspect_image(
     if header.with_unnamed is not None and policy.alpha != "drop":
         header = header.with_unnamed()
     if header.alpha and policy.alpha == "white" and (header.dtype.kind == "f" or header.channels not in (1, 3)):
-        kind = f"{header.channels} channels of {header.dtype}"
-        raise ImageError(name, f"{kind} cannot be laid over white; alpha='drop', or --alpha drop, drops transparency")
+        raise ImageError(
+            name, f"{header.channels} channels of {header.dtype} cannot be laid over white; use alpha='drop'"
+        )
     return header
 
 

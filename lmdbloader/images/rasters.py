@@ -18,9 +18,7 @@ from lmdbloader.errors import ImageError, OptionError
 from lmdbloader.images import pillow
 from lmdbloader.images.header import ImageHeader, Pixels, find_orientation, tiff_values
 
-NPY_SIGNATURE, EXR_SIGNATURE = b"\x93NUMPY", b"v/1\x01"
-DICOM_SIGNATURE, DICOM_AT = b"DICM", 128
-
+NPY_SIGNATURE, EXR_SIGNATURE, DICOM_SIGNATURE, DICOM_AT = b"\x93NUMPY", b"v/1\x01", b"DICM", 128
 _MOST_CHANNELS = 64
 _DTYPES = ("uint8", "uint16", "float16", "float32")
 _BITS, _PHOTOMETRIC, _NUM_SAMPLES, _EXTRA_SAMPLES, _SAMPLE_FORMAT, _IMAGE_DEPTH = 258, 262, 277, 338, 339, 32997
@@ -33,7 +31,6 @@ _EXR_DEEP_OR_PARTS, _EXR_HALF, _EXR_FLOAT = 0x1800, 1, 2
 _EXR_CHANNEL = re.compile(rb"([^\0]+)\0(.{16})", re.DOTALL)
 # Headers of NPY and EXR are longer only if they are damaged, or hold previews.
 _MOST_HEADER = 2**16
-# What to write instead, of another type of values.
 _TIFF_LINE = 'tifffile.imwrite(path, tifffile.imread(path).astype("{}"))'
 _NPY_LINE = 'np.save(path, np.load(path).astype("{}"))'
 
@@ -49,9 +46,8 @@ def read_tiff(data: memoryview, name: str) -> ImageHeader:
     are_bands = photometric in _GREYS and num_samples > 1 and not set(extra) & set(_ALPHAS)
     if not is_wide and not are_bands and num_samples <= _MOST_OF_PILLOW and set(formats) <= {1, 4}:
         header = pillow.read_tiff(data, name)
-        if header.num_unnamed:
-            return replace(header, with_unnamed=lambda: _read_tiff(data, name, keep_unnamed=True))
-        return header
+        full = (lambda: _read_tiff(data, name, keep_unnamed=True)) if header.num_unnamed else None
+        return replace(header, with_unnamed=full)
     if photometric is not None and len({*bits}) == 1 and len({*formats}) <= 1:
         _check(_SAMPLE_FORMATS.get(formats[0] if formats else 1, "?") + str(bits[0]), num_samples, _TIFF_LINE, name)
     return _read_tiff(data, name, keep_unnamed=False)
