@@ -120,7 +120,8 @@ def convert_sources(
             if kept is None:
                 images = _decode(recipe, source, *files[: source.num_images])
                 places = _places(recipe, source, images)
-            stored = kept[1] if kept is not None else _shape_of(*images.values())
+            image = next(iter(images.values()), np.empty(0))
+            stored = (*image.shape, bits_of(image.dtype)) if kept is None else kept[1]
             _refuse_delta(recipe, source, stored[3])
             notes.add_looks({_look_of(stored[3], stored[2]): source.name})
             doubts = _fit_values(recipe, source, files, values, stored, notes)
@@ -151,10 +152,6 @@ def _refuse_delta(recipe: Recipe, source: Source, bits: int) -> None:
 @cache
 def _look_of(bits: int, channels: int) -> int:
     return int(looks_of(np.array(bits), np.array(channels)))
-
-
-def _shape_of(image: Pixels, *_: Pixels) -> tuple[int, ...]:
-    return *image.shape, bits_of(image.dtype)
 
 
 def _fit_values(
