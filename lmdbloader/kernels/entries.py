@@ -91,6 +91,10 @@ resample = Entry(
     " out_width: i64, mode: i64, antialias: bool, factor_y: f64, factor_x: f64, bounds: i32[:], weights: f32[:],"
     " line: f32[:])"
 )
+weigh = Entry(
+    "degrade.resample.weigh(size: i64, out_size: i64, factor: f64, mode: i64, antialias: bool, shrinks: bool,"
+    " bounds: i32[:], weights: f32[:], line: f32[:]) -> i64"
+)
 degrade_jpeg_room = Entry("degrade.jpeg.degrade_jpeg_room(height: i64, width: i64) -> i64")
 compress_libjpeg = Entry(
     "degrade.jpeg.compress_libjpeg(source: f32[:], channels: i64, height: i64, width: i64, quality: i64, halves: bool,"

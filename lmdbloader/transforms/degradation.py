@@ -6,12 +6,12 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.base.arguments import flag
+from lmdbloader.base.arguments import flag, whole
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels import assemble_columns as at
 from lmdbloader.kernels import entries
@@ -20,6 +20,9 @@ from lmdbloader.kernels.transform import opcodes
 from lmdbloader.transforms.base import Transform
 from lmdbloader.transforms.functions import BatchFunction
 from lmdbloader.transforms.values import Normalize, ToDtype
+
+if TYPE_CHECKING:
+    import torch
 
 I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
@@ -200,6 +203,35 @@ class Degradation(BatchFunction):
             raise OptionError(f"{self}: its last resize does not give the size of 'lr'")
         return lr, hr
 
+    def on_device(self, hr: torch.Tensor, samples: Any, *, seed: int, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return `lr` and `hr` of a batch, made by torch where the images are.
+
+        They are those that a Loader makes of the same samples in the same epoch, but for rounding and noise: kernels,
+        sizes, modes, qualities, orders and strengths are the drawn ones, and noise is that of torch's generator. It
+        depends on the seed, the epoch, the sample's number and the kind of device alone.
+
+        Args:
+            hr: (B, 1 or 3, H, W) uint8, uint16, or float32 from 0 to 1, on any device: cropped, but neither degraded
+                nor normalised.
+            samples: (B,) integers, the samples' numbers, as `lmdbloader.transforms.WithIndices` gives them.
+            seed: That of the Loader.
+            epoch: The number of the Loader's epoch; the same one again gives the same draws.
+
+        Returns:
+            `lr` (B, C, H / scale, W / scale), and `hr`, sharpened if the preset says so; both of the type and on the
+            device of the images, float32 rounded to 255ths.
+
+        Raises:
+            OptionError: The images or the numbers do not suit.
+        """
+        from lmdbloader.transforms.degradation_in_torch import degrade, numbers_of
+
+        numbers = numbers_of(samples, hr, self.scale, f"{self}.on_device")
+        seed, epoch = whole("seed", seed, 0, 2**64 - 1), whole("epoch", epoch, 0, 2**63 - 1)
+        drawn, orders, variants = self.draw(numbers, *hr.shape[2:], seed=seed, epoch=epoch)
+        keys = np.array([(seed, 0 if self.fixed else epoch, number) for number in numbers.tolist()], "<u8")
+        return degrade(hr, keys, self.tables[1][variants], drawn, orders, self.sharpens)
+
     def apply(self, batch: Any, random: np.random.Generator) -> NoReturn:
         """Raise OptionError: only a Loader knows the numbers of the samples.
 
@@ -210,4 +242,7 @@ class Degradation(BatchFunction):
         Raises:
             OptionError: Always.
         """
-        raise OptionError(f"{self}: only a Loader calls it. Add it to Loader(..., transforms=[RandomCrop(256), ...]).")
+        raise OptionError(
+            f"{self}: only a Loader calls it. Add it to Loader(..., transforms=[RandomCrop(256), ...]), or call "
+            ".on_device(hr, samples, seed=0, epoch=0)."
+        )

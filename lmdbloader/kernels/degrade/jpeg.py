@@ -12,6 +12,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from lmdbloader.kernels.degrade.jpeg_tables import COLOR, LUMINANCE, TO_RGB, TO_YCC, TO_YCC_BITS
 from lmdbloader.kernels.degrade.lanes import load_rows, store_rows
 from lmdbloader.kernels.jpeg.color import write_pixels
 from lmdbloader.kernels.jpeg.fdct import quantise_block
@@ -19,30 +20,6 @@ from lmdbloader.kernels.jpeg.idct import fill_block, has_others, transform_block
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.memory import f32_at, load_u16, part, u8_at, u16_at
 
-_LUMINANCE = np.array(
-    [
-        16, 11, 10, 16, 24, 40, 51, 61, 12, 12, 14, 19, 26, 58, 60, 55, 14, 13, 16, 24, 40, 57, 69, 56, 14, 17, 22, 29,
-        51, 87, 80, 62, 18, 22, 37, 56, 68, 109, 103, 77, 24, 35, 55, 64, 81, 104, 113, 92, 49, 64, 78, 87, 103, 121,
-        120, 101, 72, 92, 95, 98, 112, 100, 103, 99,
-    ],
-    np.uint8,
-)  # fmt: skip
-_COLOR = np.array(
-    [
-        17, 18, 24, 47, 99, 99, 99, 99, 18, 21, 26, 66, 99, 99, 99, 99, 24, 26, 56, 99, 99, 99, 99, 99, 47, 66, 99, 99,
-        99, 99, 99, 99,
-    ]
-    + [99] * 32,
-    np.uint8,
-)  # fmt: skip
-# RGB to YCbCr: factors and term; libjpeg's are of 16 bits of fraction and round.
-_TO_YCC = np.array(
-    [[0.299, 0.587, 0.114, -128], [-0.168736, -0.331264, 0.5, 0], [0.5, -0.418688, -0.081312, 0]], np.float32
-)
-_TO_YCC_BITS = np.array(
-    [[19595, 38470, 7471, 32768], [-11059, -21709, 32768, 8421375], [32768, -27439, -5329, 8421375]], np.float32
-)
-_TO_RGB = np.array([[0, 1.402], [-0.344136, -0.714136], [1.772, 0]], np.float32)
 # cos(k pi / 16) / 2
 _COSINES = (
     0.5, 0.4903926402016152, 0.46193976625564337, 0.4157348061512726, 0.35355339059327376, 0.2777851165098011,
@@ -131,7 +108,7 @@ def _read_planes(source, channels, height, width, halves, rows, planes, wide, co
                 row, line = min(y + k, height - 1) * width, second if k else first
                 _mix_bytes(
                     part(source, row, width), part(source, green + row, width), part(source, blue + row, width),
-                    _TO_YCC_BITS[c], line, width, wide,
+                    TO_YCC_BITS[c], line, width, wide,
                 )  # fmt: skip
                 if c == 0 or not halves:
                     _cut(line, part(planes, (0 if c == 0 else at) + (y + k) * wide, wide))
@@ -176,7 +153,7 @@ def compress_libjpeg(source, channels, height, width, quality, halves, out, work
     for k in range(2):
         at = tables + np.uint64(256 * k)
         _set_table(
-            quality, _COLOR if k else _LUMINANCE, u16_at(tables + np.uint64(128 * k), 64),
+            quality, COLOR if k else LUMINANCE, u16_at(tables + np.uint64(128 * k), 64),
             f32_at(at + np.uint64(_ADDS_AT), 64), f32_at(at + np.uint64(_INVERSES_AT), 64),
         )  # fmt: skip
     side = np.int64(16 if halves else 8)
@@ -316,7 +293,7 @@ def _read_strip(source, channels, height, width, top, luminance, color, lines, w
             line = part(luminance, y * wide, wide) if c == 0 else second if y & 1 else first
             _mix(
                 part(source, row, given), part(source, green + row, given), part(source, blue + row, given),
-                _TO_YCC[c], line, given, wide,
+                TO_YCC[c], line, given, wide,
             )  # fmt: skip
             if c > 0 and y & 1:
                 at = (8 * (c - 1) + y // 2) * (wide // 2)
@@ -338,8 +315,8 @@ def compress_diffjpeg(source, channels, height, width, quality, out, work):
     tables = f32_at(tables_at, 128)
     factor = np.float32(50.0 / quality if quality < 50.0 else 2.0 - quality / 50.0)
     for k in range(64):
-        tables[k] = np.float32(_LUMINANCE[k]) * factor
-        tables[64 + k] = np.float32(_COLOR[k]) * factor
+        tables[k] = np.float32(LUMINANCE[k]) * factor
+        tables[64 + k] = np.float32(COLOR[k]) * factor
     wide, plane = (width + 15) & -16, height * width
     half = wide // 2
     room = f32_at(tables_at + np.uint64(512), 28 * wide)
@@ -357,4 +334,4 @@ def compress_diffjpeg(source, channels, height, width, quality, out, work):
                 _repeat(part(color, (8 * c + y // 2) * half, half), second if c else first)
             for c in range(channels):
                 at = c * plane + (top + y) * width
-                _unmix(row, first, second, _TO_RGB[c, 0], _TO_RGB[c, 1], part(out, at, width))
+                _unmix(row, first, second, TO_RGB[c, 0], TO_RGB[c, 1], part(out, at, width))

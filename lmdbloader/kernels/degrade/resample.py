@@ -176,7 +176,7 @@ def _rule(mode, antialias):
 
 
 @kernel
-def _weigh(size, out_size, factor, mode, antialias, shrinks, bounds, weights, line):
+def weigh(size, out_size, factor, mode, antialias, shrinks, bounds, weights, line):
     """Fill in which values every result is made of; see `resample`.
 
     Args:
@@ -227,7 +227,7 @@ def _sum_rows(source, width, bounds, weights, room, out, out_height):
 
     Args:
         source, width: The plane, values of a row.
-        bounds, weights, room: As `_weigh` fills and returns them.
+        bounds, weights, room: As `weigh` fills and returns them.
         out, out_height: The result.
     """
     step = 4 * width
@@ -304,12 +304,12 @@ def resample(
         bounds, weights, line: Scratch, int32, float32 and float32, as long as `resample_room` says.
     """
     shrinks = height >= out_height and width >= out_width
-    room = _weigh(height, out_height, factor_y, mode, antialias, shrinks, bounds, weights, line)
+    room = weigh(height, out_height, factor_y, mode, antialias, shrinks, bounds, weights, line)
     across, mine, room_across = bounds, weights, room
     if width != height or out_width != out_height or factor_x != factor_y:
         across = part(bounds, 2 * out_height, 2 * out_width)
         mine = part(weights, room * out_height, weights.shape[0] - room * out_height)
-        room_across = _weigh(width, out_width, factor_x, mode, antialias, shrinks, across, mine, line)
+        room_across = weigh(width, out_width, factor_x, mode, antialias, shrinks, across, mine, line)
     # First the direction that leaves fewer values.
     rows_first = out_height <= height
     between = part(line, 0, out_height * width if rows_first else height * out_width)
