@@ -1,4 +1,6 @@
-"""Times degradations in a Loader with one thread, and Real-ESRGAN's chain in torch with the same draws on one thread.
+"""Times degradations in a Loader with one thread, and in torch on one thread, with the same draws.
+
+torch does it in two ways: by `on_device`, and for Real-ESRGAN's chain by its own operators.
 
 Patches of photographs, stored raw, are cropped, mirrored, turned, degraded and converted to float32. All ways take
 turns in one process, so that the machine's other work meets each; the figures are medians of processor time. torch
@@ -147,6 +149,9 @@ def ways(path: Path, options: argparse.Namespace) -> dict[str, Callable[[int], i
         with_torch(images, degradation, number)
         return len(images)
 
+    def on_device(images: Tensor, degradation: Degradation, number: int) -> int:
+        return len(degradation.on_device(images, range(len(images)), seed=0, epoch=number)[0])
+
     found: dict[str, Callable[[int], int]] = {}
     for name, preset in PRESETS.items():
         transforms = [RandomCrop(options.size), RandomDihedral(), preset(SCALE), ToDtype(torch.float32, scale=True)]
@@ -156,6 +161,8 @@ def ways(path: Path, options: argparse.Namespace) -> dict[str, Callable[[int], i
     images = (
         torch.stack([dataset[k].image[:, : options.size, : options.size] for k in range(options.torch_images)]) / 255
     )
+    for name, preset in PRESETS.items():
+        found[f"{name}, on_device"] = partial(on_device, images, preset(SCALE))
     for name in ("real_esrgan", "neosr"):
         found[f"{name}, torch"] = partial(by_torch, images, PRESETS[name](SCALE))
     return found
@@ -175,10 +182,10 @@ def speed(path: Path, options: argparse.Namespace) -> tuple[str, Any, str]:
     medians = {name: statistics.median(found) for name, found in times.items()}
     rows = []
     for name in PRESETS:
-        other = medians.get(f"{name}, torch")
-        compared = ["-", "-"] if other is None else [f"{1 / other:.1f}", f"{other / medians[name]:.1f}"]
-        rows.append([name, f"{1 / medians[name]:.0f}", *compared])
-    header = ["degradation", "samples/s of a core", "torch, samples/s of a core", "times as fast"]
+        others = [medians.get(f"{name}, {way}") for way in ("on_device", "torch")]
+        compared = [[f"{1 / t:.1f}", f"{t / medians[name]:.1f}"] if t else ["-", "-"] for t in others]
+        rows.append([name, f"{1 / medians[name]:.0f}", *compared[0], *compared[1]])
+    header = ["degradation", "samples/s of a core", "on_device", "times as fast", "own operators", "times as fast"]
     title = f"Degradations of {options.size} x {options.size} pixels, scale {SCALE}"
     return title, {name: 1 / found for name, found in medians.items()}, table(header, rows, markdown=options.markdown)
 
