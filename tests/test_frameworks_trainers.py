@@ -210,5 +210,6 @@ def test_blur_kernels_are_distributed_as_those_of_basicsr(monkeypatch: pytest.Mo
     ours = np.stack([kernels.draw(1, 0, draw)[0] for draw in range(count)])
     their = np.stack([their_kernel() for _ in range(count)])
     for name, weights in measures.items():
-        found = [(kernels * weights).sum((1, 2)) for kernels in (ours, their)]
+        # The tilt of an isotropic kernel is 0, or what the rounding of its weights leaves of it: up to 1e-5.
+        found = [(kernels * weights).sum((1, 2)).round(3) for kernels in (ours, their)]
         assert stats.ks_2samp(*found).pvalue > 0.01 / len(measures), name

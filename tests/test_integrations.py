@@ -145,12 +145,46 @@ def test_basicsr_normalizes_and_flips_as_asked(registry: Registry, path: Path) -
     assert ways == {plain.numpy().tobytes(), plain.flip(2).numpy().tobytes()}
 
 
+def test_basicsr_validates_with_images_of_different_sizes_in_three_channels(registry: Registry, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+
+    def pair(height: int, *channels: int) -> dict[str, Any]:
+        return {n: rng.integers(0, 256, (height * k, 9 * k, *channels), np.uint8) for n, k in (("lr", 1), ("hr", 2))}
+
+    pairs = [pair(7, 3), pair(8), pair(9, 3)]  # one of them grey
+    lmdbloader.write(pairs, tmp_path / "d.lmdb")
+    for mean, std in ((0.0, 1.0), (0.5, 0.25)):
+        statistics = {"mean": [mean] * 3, "std": [std] * 3} if mean else {}
+        opt = options(tmp_path / "d.lmdb", phase="val", filename_tmpl="{}", **statistics)
+        for number, batch in enumerate(DataLoader(registry["LmdbloaderDataset"](opt))):
+            for name, stored in (("lq", pairs[number]["lr"]), ("gt", pairs[number]["hr"])):
+                expected = (
+                    torch.from_numpy(stored / 255).reshape(*stored.shape[:2], -1).permute(2, 0, 1).expand(3, -1, -1)
+                )
+                assert batch[name].dtype == torch.float32
+                assert torch.allclose(batch[name][0].double(), (expected - mean) / std, atol=1e-6)
+
+
+def test_images_that_are_all_grey_have_three_channels_in_training(registry: Registry, tmp_path: Path) -> None:
+    lmdbloader.write(
+        ({"lr": np.full((8, 8), k, np.uint8), "hr": np.full((16, 16), k, np.uint8)} for k in range(4)),
+        tmp_path / "d.lmdb",
+    )
+    for sample in map(registry["LmdbloaderDataset"](options(tmp_path / "d.lmdb")).__getitem__, range(4)):
+        assert sample["lq"].shape == (3, 4, 4) and sample["gt"].shape == (3, 8, 8)
+
+
 @pytest.mark.parametrize(
     ("others", "line"),
     [
         ({"dataroot_lq": "lq"}, "dataroot_lq: lq"),
         ({"meta_info_file": "m.txt"}, "meta_info_file: m.txt"),
         ({"color": "y"}, "color: y"),
+        ({"num_frame": 7}, "num_frame: 7"),
+        ({"filename_tmpl": "{}x2"}, r"filename_tmpl: \{\}x2"),
+        ({"lq_resize_mode": "area"}, "lq_resize_mode: area.* Leave it out"),
+        ({"mean": [0.5] * 3}, "the option std is missing"),
+        ({"use_hflip": None}, "the option use_hflip is missing"),  # a KeyError in the programs
         ({"use_hflip": False}, "needs use_hflip: true"),
         ({"scale": 4}, "has pairs of 12x12 and 24x24, but the configuration has scale: 4"),
     ],
@@ -283,6 +317,7 @@ def test_ground_truth_has_kernels_that_depend_on_the_epoch_and_the_draw(registry
     ("others", "line"),
     [
         ({"phase": "val"}, "LmdbloaderGtDataset is for training"),
+        ({"mean": [0.5] * 3, "std": [0.5] * 3}, "mean: .* Leave it out"),
         ({"gt_size": 600}, "a side of 520 pixels, but .* crops 632x632"),
         ({"final_sinc_prob": None}, "the option final_sinc_prob is missing"),
         ({"kernel_list": ["skew"], "kernel_prob": [1]}, "kernel_list=.*skew.*: expected names"),
@@ -299,6 +334,11 @@ def test_options_of_ground_truth_that_do_not_fit_are_errors(
     given = {"type": "LmdbloaderGtDataset", "dataroot_gt": [str(large)], "gt_size": 64, **others}
     with pytest.raises(OptionError, match=line):
         registry["LmdbloaderGtDataset"](DatasetOptions(**given))
+
+
+def test_pairs_that_are_none_are_an_error_with_the_type_to_write(registry: Registry, large: Path) -> None:
+    with pytest.raises(OptionError, match=r"has image, but pairs are lr and hr.*write type: LmdbloaderGtDataset"):
+        registry["LmdbloaderDataset"](options(large))
 
 
 @pytest.fixture

@@ -21,8 +21,9 @@ from lmdbloader.transforms import Normalize, RandomCrop, RandomDihedral, RandomH
 
 __all__ = ["LmdbloaderDataset", "LmdbloaderGtDataset"]
 
-# Options of those datasets that these types do not have: a dataset is chosen and paired when it is converted.
-_UNKNOWN = ("dataroot_lq", "meta_info_file", "meta_info", "filename_tmpl", "color")
+# Options of those datasets that these types do not have: a dataset is chosen and paired when it is converted, and a
+# sample has one image of each kind.
+_UNKNOWN = ("dataroot_lq", "meta_info_file", "meta_info", "filename_tmpl", "color", "num_frame", "clip_size")
 # Sides of the images that a model degrades, before its own crop.
 _GT_OF_BASICSR, _GT_OF_NEOSR, _MORE_GT_OF_REDUX = 400, 512, 32
 
@@ -38,21 +39,20 @@ class _Registered(ReadsMany):
 
     label: ClassVar[str]
 
-    def __init__(self, opt: Any, fields: Sequence[str], gt_size: int | None) -> None:
+    def __init__(self, opt: Any, options: Mapping[str, Any], fields: Sequence[str], gt_size: int | None) -> None:
         self.opt = opt
-        options = _options(opt)
-        dataset = LMDBDataset(_path(options), fields=fields)
+        self._dataset = dataset = LMDBDataset(_path(options), fields=fields)
         _check_scale(dataset, options.get("scale"))
         self._seed = torch.initial_seed()  # the program has set it to its manual_seed
-        self._is_random = gt_size is not None
+        self._view, self._normalize = None, _normalize(options)
         if gt_size is not None:
             _check_size(dataset, fields[-1], gt_size)
-        self._view = dataset.transformed(_steps(options, gt_size), seed=self._seed)
+            self._view = dataset.transformed(_steps(options, gt_size, self._normalize), seed=self._seed)
         table = dataset.table
         self._sources = table["source"] if "source" in table.column_names else None
 
     def __len__(self) -> int:
-        return len(self._view)
+        return len(self._dataset)
 
     def __getitem__(self, index: Any) -> dict[str, Any]:
         return self._many([index])[0]
@@ -64,10 +64,23 @@ class _Registered(ReadsMany):
             chosen = draws % len(self)
         else:
             chosen = np.array([range(len(self))[number] for number in numbers], np.int64)
-            draws, epoch = drawn(chosen) if self._is_random else (chosen, 0)
-        samples = self._view._read(chosen, draws, epoch)
+            draws, epoch = drawn(chosen) if self._view is not None else (chosen, 0)
+        if self._view is not None:
+            samples = self._view._read(chosen, draws, epoch)
+        else:
+            samples = [self._whole(self._dataset[number]) for number in chosen.tolist()]
         keys = [(self._seed, epoch, draw) for draw in draws.tolist()]
         return [self._named(*given) for given in zip(samples, map(self._path_of, chosen.tolist()), keys, strict=True)]
+
+    def _whole(self, sample: Any) -> Any:
+        """Return a sample as it is for validation, whose images may have different sizes: floats from 0 to 1."""
+        images = [image.to(torch.float32) * (1 / torch.iinfo(image.dtype).max) for image in sample]
+        if self._normalize is not None:
+            mean, std = (
+                torch.tensor(v, device="cpu")[:, None, None] for v in (self._normalize.mean, self._normalize.std)
+            )
+            images = [(image - mean) / std for image in images]
+        return sample._make(images)
 
     def _path_of(self, number: int) -> str:
         return str(number) if self._sources is None else str(self._sources[number])
@@ -115,16 +128,23 @@ class LmdbloaderDataset(_Registered):
         Raises:
             OptionError: The type does not have an option, or the dataset has another scale.
         """
-        options = _options(opt)
+        options = _options(opt, (*_UNKNOWN, "lq_resize_mode"))
         size: int | None = None
         if options.get("phase", "train") == "train":
             scale = options.get("scale") or 1
             size = _needed(options, "gt_size") if "patch_size" not in options else options["patch_size"] * scale
-        low = f"lr{options.get('scale')}"  # of a dataset with several scales
-        super().__init__(opt, (low if low in LMDBDataset(_path(options)).fields else "lr", "hr"), size)
+        path, low = _path(options), f"lr{options.get('scale')}"  # of a dataset with several scales
+        fields = LMDBDataset(path).fields
+        low = low if low in fields else "lr"
+        if low not in fields or "hr" not in fields:
+            raise OptionError(
+                f"{path}: has {', '.join(fields)}, but pairs are {low} and hr. Convert both: lmdbloader convert --hr GT "
+                "--lr LQ OUT. If the model degrades GT images itself, write type: LmdbloaderGtDataset."
+            )
+        super().__init__(opt, options, (low, "hr"), size)
 
     def _named(self, sample: Any, path: str, key: tuple[int, int, int]) -> dict[str, Any]:
-        return {"lq": sample[0], "gt": sample[1], "lq_path": path, "gt_path": path}
+        return {"lq": _rgb(sample[0]), "gt": _rgb(sample[1]), "lq_path": path, "gt_path": path}
 
 
 class LmdbloaderGtDataset(_Registered):
@@ -150,34 +170,39 @@ class LmdbloaderGtDataset(_Registered):
         Raises:
             OptionError: An option is missing, wrong or unknown to the type, or images are smaller than the crop.
         """
-        options = _options(opt)
+        options = _options(opt, (*_UNKNOWN, "mean", "std"))  # the models degrade images from 0 to 1
         if options.get("phase", "train") != "train":
             raise OptionError("LmdbloaderGtDataset is for training. Validate with pairs: type: LmdbloaderDataset")
         self._mode = options.get("lq_resize_mode")
         self._kernels = BlurKernels(options["type"], options) if self._mode is None else None
         images = [name for name, field in LMDBDataset(_path(options)).fields.items() if field.has_pixels]
         self._field = images[0] if len(images) == 1 else "hr"
-        super().__init__(opt, (self._field,), _gt_size(options))
+        super().__init__(opt, options, (self._field,), _gt_size(options))
 
     def _named(self, sample: Any, path: str, key: tuple[int, int, int]) -> dict[str, Any]:
-        found = {"gt": getattr(sample, self._field), "gt_path": path}
+        found = {"gt": _rgb(getattr(sample, self._field)), "gt_path": path}
         if self._kernels is None:
             return {**found, "lq_path": path, "lq_resize_mode": self._mode}
         kernels = map(torch.from_numpy, self._kernels.draw(*key))
         return {**found, **dict(zip(("kernel1", "kernel2", "sinc_kernel"), kernels, strict=True))}
 
 
-def _options(opt: Any) -> dict[str, Any]:
+def _rgb(image: torch.Tensor) -> torch.Tensor:
+    """Return an image with three channels, as the programs read grey files too."""
+    return image.expand(3, -1, -1) if len(image) == 1 else image
+
+
+def _options(opt: Any, unknown: Sequence[str]) -> dict[str, Any]:
     """Return the options that are set, of a dict or of traiNNer-redux's DatasetOptions.
 
     Raises:
-        OptionError: There is one that the types do not have.
+        OptionError: There is one that the type does not have.
     """
     names = opt if isinstance(opt, Mapping) else opt.__struct_fields__
     found = {name: value for name in names if (value := option(opt, name)) is not None}
-    if not isinstance(opt, Mapping) and found["filename_tmpl"] == "{}":
-        del found["filename_tmpl"]  # the struct's default
-    for name in _UNKNOWN:
+    if found.get("filename_tmpl") == "{}":
+        del found["filename_tmpl"]  # the programs' default
+    for name in unknown:
         if name in found:
             raise OptionError(f"{found['type']}, {name}: {found[name]}: there is no such option here. Leave it out.")
     return found
@@ -202,20 +227,21 @@ def _path(options: Mapping[str, Any]) -> str:
     return str(paths[0])
 
 
-def _steps(options: Mapping[str, Any], gt_size: int | None) -> list[Transform]:
-    """Return the transforms; without a size, whole images."""
-    steps: list[Transform] = []
-    if gt_size is not None:
-        steps.append(RandomCrop(gt_size))
-        is_neosr = "patch_size" in options  # its datasets flip and turn unless they are asked not to
-        flips, turns = options.get("use_hflip", is_neosr), options.get("use_rot", is_neosr)
-        if turns and not flips:
-            raise OptionError(f"{options['type']}: use_rot: true needs use_hflip: true. Write both.")
-        steps += [RandomDihedral()] if turns else [RandomHorizontalFlip()] if flips else []
-    steps.append(ToDtype(torch.float32, scale=True))
-    if "mean" in options or "std" in options:
-        steps.append(Normalize(options["mean"], options["std"]))
-    return steps
+def _normalize(options: Mapping[str, Any]) -> Normalize | None:
+    if "mean" not in options and "std" not in options:
+        return None
+    return Normalize(_needed(options, "mean"), _needed(options, "std"))
+
+
+def _steps(options: Mapping[str, Any], gt_size: int, normalize: Normalize | None) -> list[Transform]:
+    """Return the transforms of training."""
+    steps: list[Transform] = [RandomCrop(gt_size)]
+    names = ("use_hflip", "use_rot")  # neosr's datasets flip and turn unless they are asked not to
+    flips, turns = (options.get(n, True) if "patch_size" in options else _needed(options, n) for n in names)
+    if turns and not flips:
+        raise OptionError(f"{options['type']}: use_rot: true needs use_hflip: true. Write both.")
+    steps += [RandomDihedral()] if turns else [RandomHorizontalFlip()] if flips else []
+    return [*steps, ToDtype(torch.float32, scale=True), *([] if normalize is None else [normalize])]
 
 
 def _gt_size(options: Mapping[str, Any]) -> int:
