@@ -5,7 +5,8 @@ torch does it in two ways: by `on_device`, and for Real-ESRGAN's chain by its ow
 Patches of photographs, stored raw, are cropped, mirrored, turned, degraded and converted to float32. All ways take
 turns in one process, so that the machine's other work meets each; the figures are medians of processor time. torch
 starts from float32 images in memory: it reads, crops and converts nothing. GaussianBlur and GaussianNoise are compared
-with torchvision's operations on images of 8 bits in memory. Then SRCNN trains on the Loader's batches.
+with torchvision's operations on images of 8 bits in memory. Then SRCNN and ESPCN train on the Loader's batches; ESPCN
+takes so little time that the Loader must be fast.
 """
 
 from __future__ import annotations
@@ -243,39 +244,67 @@ def filters(path: Path, options: argparse.Namespace) -> tuple[str, Any, str]:
     return title, medians, table(header, rows, markdown=options.markdown)
 
 
+class Srcnn(torch.nn.Module):
+    """SRCNN (9-1-5) on luma, which works in the size of its result: much arithmetic for a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        sizes = ((1, 64, 9), (64, 32, 1), (32, 1, 5))
+        convolutions = [torch.nn.Conv2d(c, n, side, padding=side // 2) for c, n, side in sizes]
+        self.first, self.second, self.third = convolutions
+
+    def forward(self, small: Tensor) -> Tensor:
+        """Return images SCALE times larger."""
+        return self.third(self.second(self.first(upscale(small, SCALE)).relu()).relu())
+
+
+class Espcn(torch.nn.Module):
+    """ESPCN (5-3-3) on luma, which works in the size of the LR image: little arithmetic for a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        sizes = ((1, 64, 5), (64, 32, 3), (32, SCALE**2, 3))
+        convolutions = [torch.nn.Conv2d(c, n, side, padding=side // 2) for c, n, side in sizes]
+        self.first, self.second, self.third = convolutions
+
+    def forward(self, small: Tensor) -> Tensor:
+        """Return images SCALE times larger."""
+        return functional.pixel_shuffle(self.third(self.second(self.first(small).tanh()).tanh()), SCALE)
+
+
+def train(loader: Loader, model: torch.nn.Module, steps: int) -> StepTimer:
+    """Train on luma, and return the times of the steps after the first two."""
+    optimizer, timer, done = torch.optim.Adam(model.parameters()), StepTimer(), 0
+    while True:
+        timer.start()
+        for batch in loader:
+            timer.lap("data")
+            loss = functional.l1_loss(model(batch.lr[:, 1:2]), batch.hr[:, 1:2])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            timer.lap("update")
+            done += 1
+            if done == 2:
+                timer.clear()
+            if done == steps + 2:
+                return timer
+
+
 def training(path: Path, options: argparse.Namespace) -> tuple[str, Any, str]:
-    """Train SRCNN on luma with batches of each degradation, and measure how long it waits for them."""
+    """Train two networks with batches of each degradation, and measure how long they wait for them."""
     torch.set_num_threads(options.train_threads)
     rows, figures = [], {}
-    for name in ("real_esrgan", "bsrgan"):
-        transforms = [RandomCrop(options.size), PRESETS[name](SCALE), ToDtype(torch.float32, scale=True)]
-        loader = Loader(path, BATCH, shuffle=True, seed=0, transforms=transforms)
-        layers = [
-            torch.nn.Conv2d(1, 64, 9, padding=4),
-            torch.nn.Conv2d(64, 32, 1),
-            torch.nn.Conv2d(32, 1, 5, padding=2),
-        ]
-        model = torch.nn.Sequential(layers[0], torch.nn.ReLU(), layers[1], torch.nn.ReLU(), layers[2])
-        optimizer, timer, done = torch.optim.Adam(model.parameters()), StepTimer(), 0
-        while done < options.steps + 2:
-            timer.start()
-            for batch in loader:
-                timer.lap("data")
-                small, wanted = batch.lr[:, 1:2], batch.hr[:, 1:2]
-                loss = functional.l1_loss(model(upscale(small, SCALE)), wanted)
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                timer.lap("update")
-                done += 1
-                if done == 2:
-                    timer.clear()
-                if done == options.steps + 2:
-                    break
-        waited, total = timer.seconds["data"], sum(timer.seconds.values())
-        figures[name] = waited / total
-        rows.append([name, f"{total / timer.num_steps:.2f} s", f"{100 * waited / total:.1f} %"])
-    header = ["degradation", "step of SRCNN, batch of 16", "waiting for data"]
+    for model, steps_of in ((Srcnn, options.steps), (Espcn, 10 * options.steps)):
+        for name in ("real_esrgan", "bsrgan"):
+            transforms = [RandomCrop(options.size), PRESETS[name](SCALE), ToDtype(torch.float32, scale=True)]
+            loader = Loader(path, BATCH, shuffle=True, seed=0, transforms=transforms)
+            timer = train(loader, model(), steps_of)
+            waited, total = timer.seconds["data"], sum(timer.seconds.values())
+            figures[f"{model.__name__}, {name}"] = waited / total
+            step = f"{total / timer.num_steps:.2f} s"
+            rows.append([model.__name__.upper(), name, step, f"{100 * waited / total:.1f} %"])
+    header = ["model", "degradation", f"step, batch of {BATCH}", "waiting for data"]
     return "Training", figures, table(header, rows, markdown=options.markdown)
 
 

@@ -31,8 +31,8 @@ def adapt_sampler(program: str, kind: type) -> None:
     """Let a program's EnlargedSampler give the datasets of one type pairs of numbers: the epoch, and the draw.
 
     There are as many draws in an epoch as samples, times `dataset_enlarge_ratio`; a draw's sample is the remainder of
-    its division by the number of samples. The order of the draws is the program's own. A resumed run leaves out the
-    draws that it has trained on in the interrupted epoch.
+    its division by the number of samples. The order of the draws is BasicSR's; neosr's own is that of a GPU. A resumed
+    run leaves out the draws that it has trained on in the interrupted epoch.
 
     Args:
         program: The package.
