@@ -310,11 +310,15 @@ def training(path: Path, options: argparse.Namespace) -> tuple[str, Any, str]:
 
 def run(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Any, str]]:
     """Yield the title, figures and text of each section."""
-    path = folder / "degradations.lmdb"
-    if not path.exists():
-        write_images(path, options.size + 32, options.images)
+    # An epoch of training has as many samples as DIV2K, so that one step in 50 waits for the first batch of an epoch.
+    few, many = options.images, options.images * 5
+    sections = {"speed": (speed, few), "filters": (filters, few), "training": (training, many)}
     for name in options.sections:
-        yield {"speed": speed, "filters": filters, "training": training}[name](path, options)
+        section, count = sections[name]
+        path = folder / f"{name}.lmdb"
+        if not path.exists():
+            write_images(path, options.size + 32, count)
+        yield section(path, options)
 
 
 def main() -> None:
