@@ -132,7 +132,7 @@ def test_of_several_scales_basicsr_reads_that_of_the_configuration(registry: Reg
     for scale in (2, 4):
         sample = registry["LmdbloaderDataset"](options(tmp_path / "d", scale=scale, phase="val"))[1]
         assert torch.equal(sample["lq"], sample["gt"][:, ::scale, ::scale])
-    with pytest.raises(OptionError, match=r"no field 'lr'.* lr2, lr4, hr"):
+    with pytest.raises(OptionError, match=r"has lr2, lr4, hr, but pairs of scale"):
         registry["LmdbloaderDataset"](options(tmp_path / "d", scale=3))
 
 
@@ -337,7 +337,9 @@ def test_options_of_ground_truth_that_do_not_fit_are_errors(
 
 
 def test_pairs_that_are_none_are_an_error_with_the_type_to_write(registry: Registry, large: Path) -> None:
-    with pytest.raises(OptionError, match=r"has image, but pairs are lr and hr.*write type: LmdbloaderGtDataset"):
+    with pytest.raises(
+        OptionError, match=r"has image, but pairs of scale 2 are hr and lr.*write type: LmdbloaderGtDataset"
+    ):
         registry["LmdbloaderDataset"](options(large))
 
 

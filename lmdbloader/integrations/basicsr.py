@@ -138,8 +138,9 @@ class LmdbloaderDataset(_Registered):
         low = low if low in fields else "lr"
         if low not in fields or "hr" not in fields:
             raise OptionError(
-                f"{path}: has {', '.join(fields)}, but pairs are {low} and hr. Convert both: lmdbloader convert --hr "
-                "GT --lr LQ OUT. If the model degrades GT images itself, write type: LmdbloaderGtDataset."
+                f"{path}: has {', '.join(fields)}, but pairs of scale {options.get('scale')} are hr and lr. Convert "
+                "both: lmdbloader convert --hr GT --lr LQ OUT. If the model degrades images itself, write type: "
+                "LmdbloaderGtDataset."
             )
         super().__init__(opt, options, (low, "hr"), size)
 
