@@ -135,18 +135,19 @@ class Chain:
                 "pixels first, then ToDtype and Normalize, with RandomErasing and Cutout anywhere after those. Change "
                 "the order."
             )
-        elif getattr(transform, "code", 0) >= opcodes.JITTER and not self._has_colors:
-            raise OptionError(
-                f"{transform}: the images of {self.field.name!r} are {self.field.dtype} with "
-                f"{_counted(self.field.channels)}; expected uint8 or uint16 with 1 or 3. Leave it out, or name the "
-                f"fields that it is for: {type(transform).__name__}(..., fields=('image',))."
-            )
+        elif (code := getattr(transform, "code", 0)) >= opcodes.JITTER:
+            self._check_colors(transform, of_colors=code == opcodes.JITTER)
         if isinstance(transform, ToDtype | Normalize) or erases:
             self.last = transform
 
-    @property
-    def _has_colors(self) -> bool:
-        return self.field.dtype in _LARGEST and self.field.channels in (1, 3)
+    def _check_colors(self, transform: Transform, *, of_colors: bool) -> None:
+        """Refuse a change of values that is not for floats or, of colours, only for images that are grey or RGB."""
+        if self.field.dtype not in _LARGEST or (of_colors and self.field.channels not in (1, 3)):
+            raise OptionError(
+                f"{transform}: the images of {self.field.name!r} are {self.field.dtype} with "
+                f"{_counted(self.field.channels)}; expected uint8 or uint16{' with 1 or 3' * of_colors}. Leave it out, "
+                f"or name the fields that it is for: {type(transform).__name__}(..., fields=('image',))."
+            )
 
     def _convert(self, transform: ToDtype) -> None:
         was, now = self.dtype, transform.dtype
