@@ -124,10 +124,11 @@ def test_resizes_of_floats_are_those_of_torch(tmp_path_factory: Any, data: st.Da
     lmdbloader.write([{"image": image}], path, fields=IMAGE, codec=data.draw(st.sampled_from(["raw", "lz4"])))
     steps = [T.Resize(size, interpolation=name), T.ToDtype(torch.float32, scale=True)]
     found = next(iter(Loader(LMDBDataset(path), 1, shuffle=False, transforms=steps))).image
-    whole = torch.from_numpy(planes(image).astype(np.float32))[None]
+    # In float32 torch places the pixels of large images less exactly.
+    whole = torch.from_numpy(planes(image).astype(np.float64))[None]
     expected = torch.nn.functional.interpolate(whole, size, mode=name, antialias=True)
     assert found.dtype == torch.float32
-    torch.testing.assert_close(found, expected, atol=3e-5, rtol=1e-4)
+    torch.testing.assert_close(found.double(), expected, atol=5e-6, rtol=1e-5)
 
 
 def test_all_images_of_a_field_have_one_type_and_number_of_channels(tmp_path: Path) -> None:

@@ -124,6 +124,7 @@ def test_the_documents_own_lines_read_every_image(tmp_path: Path, monkeypatch: p
         for shape in ((20, 30, 3), (9, 9, 1), (300, 310, 3), (200, 200, 3))
         for dtype in (np.uint8, np.uint16)
     ]
+    floats = [rng.normal(0, 9, shape).astype(t) for shape in ((200, 200, 3), (20, 20, 1)) for t in ("f2", "f4")]
     lr = [image[::2, ::2] for image in images]
     monkeypatch.chdir(tmp_path)
     for codec in ("raw", "lz4", "delta"):
@@ -142,6 +143,13 @@ def test_the_documents_own_lines_read_every_image(tmp_path: Path, monkeypatch: p
                 image = scope["read_image"]("train.lmdb", number, field)
                 assert image.dtype == sample[field].dtype
                 np.testing.assert_array_equal(image, sample[field].transpose(2, 0, 1))
+        for found in (*floats, images[2].repeat(7, 2), images[4].repeat(7, 2)):
+            if codec != "delta" or found.dtype.kind == "u":
+                types = {"hr": lmdbloader.fields.Image()}
+                lmdbloader.write([{"hr": found}], "one.lmdb", fields=types, codec=codec, overwrite=True)
+                image = scope["read_image"]("one.lmdb", 0, "hr")
+                assert image.dtype == found.dtype
+                np.testing.assert_array_equal(image, found.transpose(2, 0, 1))
 
 
 def sha256(data: bytes) -> str:

@@ -40,7 +40,8 @@ def lists_of_transforms(draw: Any, layout: dict[str, tuple[int, int]], channels:
     found: list[T.Transform] = []
     number = st.integers(-40, 40).map(lambda k: k / 4) if is_float else st.integers(0, top)
     fill = number | st.tuples(*[number] * 3) if channels == 3 else number
-    whats = WHATS[:-3] if is_float or channels not in (1, 3) else WHATS
+    colors = ("jitter", "grey", "invert") * (is_float or channels not in (1, 3))
+    whats = [what for what in WHATS if what not in (*colors, *("blur", "noise") * is_float)]
     is_resized = is_jittered = False
     for _ in range(draw(st.integers(0, 5))):
         chosen = tuple(draw(st.sets(st.sampled_from(names), min_size=1))) if draw(st.integers(0, 3)) == 0 else None
