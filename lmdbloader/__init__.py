@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lmdbloader import ray as ray
     from lmdbloader import superres as superres
     from lmdbloader import transforms as transforms
+    from lmdbloader.batch.clips import Clips as Clips
     from lmdbloader.batch.collate import collate as collate
     from lmdbloader.batch.dataset import LMDBDataset as LMDBDataset
     from lmdbloader.conversion import convert as convert
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 # Modules load when they are first used: `import lmdbloader` costs no torch, NumPy or pyarrow.
 _MODULES = ("errors", "fields", "integrations", "lab", "ray", "superres", "transforms")
 _HOMES = {
+    "Clips": "batch.clips",
     "LMDBDataset": "batch.dataset",
     "Loader": "loader",
     "ProgressiveResize": "transforms.resolution",

@@ -23,6 +23,7 @@ from lmdbloader.store import Reader
 from lmdbloader.store.rows import Rows, rows_at
 
 if TYPE_CHECKING:
+    from lmdbloader.batch.clips import Clips
     from lmdbloader.batch.functions import Functions
 
 I64 = npt.NDArray[np.int64]
@@ -37,10 +38,10 @@ class Begun:
     """Batches that are being read.
 
     Attributes:
-        rows: (n,) of the index, those of all samples.
+        rows: (n,) of the index, those of all samples; of windows, those of all frames.
         draws: (n,) of the samples.
         epoch: From 0 on.
-        batch_size: Samples of a batch; the last one may be shorter.
+        batch_size: Samples of a batch, or frames; the last one may be shorter.
         batches: The columns of each batch, in the order of the fields; None for fields that are still to be read.
         addresses: (batches, fields of the pipeline) int64, of the memory of images.
     """
@@ -62,6 +63,7 @@ class Batcher:
         pipeline: Reads the images, except those of fields whose images differ in shape.
         fields: All fields, by name and in order.
         rows: Of the index, those of the samples.
+        frames: Rows of a sample: 1, or the frames of a window.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Batcher:
         form: Form = None,
         channels: Mapping[str, int] | None = None,
         repeats: bool = False,
+        clips: Clips | None = None,
     ) -> None:
         """Prepare to read.
 
@@ -91,13 +94,15 @@ class Batcher:
             form: Of finished batches.
             channels: Of images that are read without the pipeline, one by one, and come in its memory format.
             repeats: Whether samples may come more than once in an epoch.
+            clips: The samples, if these are windows; `rows` are then those of the frames.
 
         Raises:
             OptionError: A transform would move images without boxes or arrays of their size; or a function does not
                 suit the fields.
         """
         self.pipeline, self.fields, self.rows, self._source = pipeline, fields, rows, source
-        self._form, self._channels, self._repeats = form, channels or {}, repeats
+        self._form, self._channels, self._repeats, self._clips = form, channels or {}, repeats, clips
+        self.frames, self._num_samples = (1, len(rows)) if clips is None else (clips.frames, len(clips))
         reader = pipeline.reader
         if any(f.kind in ("array", "json") for f in fields.values()):
             from lmdbloader.batch.places import refuse_to_leave
@@ -148,7 +153,7 @@ class Batcher:
     def _bound(self, functions: Sequence[Callable[[Any], Any]]) -> Functions:
         from lmdbloader.batch.functions import Functions
 
-        return Functions(self.pipeline, self.fields, self._own_transform, functions)
+        return Functions(self.pipeline, self.fields, self._own_transform, functions, clips=self._clips)
 
     @property
     def own_functions(self) -> Functions:
@@ -159,11 +164,13 @@ class Batcher:
 
     def samples_of(self, draws: I64) -> I64:
         """Return the sample numbers (n,) of draws (n,)."""
-        return draws % len(self.rows) if self._repeats else draws
+        return draws % self._num_samples if self._repeats else draws
 
-    def rows_of(self, draws: I64) -> I64:
-        """Return the rows of the index (n,) of draws (n,)."""
+    def rows_of(self, draws: I64, epoch: int) -> I64:
+        """Return the rows of the index (n,) of draws (n,) in an epoch; of windows, (n * frames,)."""
         samples = self.samples_of(draws)
+        if self._clips is not None:
+            samples = self._clips.frames_of(samples, draws, self.pipeline.seed, epoch)
         return samples if self._is_whole else rows_at(self.rows, samples)
 
     def read(self, draws: I64, epoch: int, batch_size: int, clock: Clock = NO_CLOCK) -> list[Any]:
@@ -180,7 +187,7 @@ class Batcher:
             OptionError: Arrays of one batch differ in shape.
         """
         begun = self.begin(draws, epoch, batch_size, clock)
-        self.read_images(begun, 0, len(draws), clock)
+        self.read_images(begun, 0, len(begun.rows), clock)
         return self.complete(begun, clock)
 
     def read_samples(self, rows: I64, draws: I64, epoch: int) -> Batch:
@@ -195,9 +202,10 @@ class Batcher:
 
         Several threads may read one batch: `read_images` for the parts, and then one of them calls `complete`.
         """
-        rows = self.rows_of(draws)
+        rows = self.rows_of(draws, epoch)
         clock.tick(clock_words.FUNCTION)
-        return self._begin(rows, draws, epoch, batch_size)
+        draws = np.repeat(draws, self.frames) if self.frames > 1 else draws  # the same choices for all frames
+        return self._begin(rows, draws, epoch, batch_size * self.frames)
 
     def _begin(self, rows: I64, draws: I64, epoch: int, batch_size: int) -> Begun:
         count, nothing = len(rows), [None] * len(self._names)
@@ -210,7 +218,7 @@ class Batcher:
         return Begun(rows, draws, epoch, batch_size, batches, addresses)
 
     def read_images(self, begun: Begun, first: int, end: int, clock: Clock = NO_CLOCK) -> None:
-        """Read the pipeline's images of samples first ... end - 1: of all samples, or of some of a single batch."""
+        """Read the pipeline's images of rows first ... end - 1: of all rows, or of some of a single batch."""
         if not self._images or first == end:
             return
         addresses = begun.addresses
@@ -254,7 +262,7 @@ class Batcher:
     @property
     def finishes(self) -> bool:
         """Whether `finish` changes batches, or calls functions with them."""
-        changes = self._own_transform is not None or self._functions is not None
+        changes = self._own_transform is not None or self._functions is not None or self._clips is not None
         return changes or bool(self._channels) or self._form is not None
 
     @property
@@ -285,6 +293,8 @@ class Batcher:
         if transform is None and self._channels:
             changed = starmap(self._as_from_pipeline, ((name, getattr(batch, name)) for name in self._channels))
             batch = batch._replace(**dict(changed))
+        if self._clips is not None:
+            batch = self._clips.joined(batch)
         if transform is not None or self._functions is not None:
             batch = self.own_functions.finish(
                 batch, transform, epoch=epoch, position=position, samples=self.samples_of(draws), draws=draws, run=run
@@ -307,7 +317,7 @@ def _values_of(reader: Reader, f: Field) -> Read:
     """
     name = f.name
     if f.kind == "array":
-        return lambda rows, draws, epoch, clock: _stack_if_equal(
+        return lambda rows, draws, epoch, clock: stack_if_equal(
             [torch.from_numpy(reader.read_array(name, row, clock=clock)) for row in rows.tolist()]
         )
     kind = kind_named(f.kind)
@@ -343,10 +353,10 @@ def _different_images(reader: Reader, name: str, rows: I64, clock: Clock) -> Any
     for row, at, length in zip(rows.tolist(), start.tolist(), nbytes.tolist(), strict=True):
         pixels = reader.as_image(name, row, buffer[at : at + length])
         images.append(torch.from_numpy(pixels[0] if is_mask else pixels))
-    return _stack_if_equal(images)
+    return stack_if_equal(images)
 
 
-def _stack_if_equal(values: list[torch.Tensor]) -> Any:
+def stack_if_equal(values: list[torch.Tensor]) -> Any:
     """Return tensors of one shape and dtype as one tensor (B, ...), others unchanged."""
     if values and all(v.shape == values[0].shape and v.dtype == values[0].dtype for v in values):
         return torch.stack(values)

@@ -370,8 +370,8 @@ class LMDBDataset(ReadsMany):
         Args:
             fractions: Share of each view, adding up to 1.
             seed: Of the shuffle.
-            by: Column of `table` whose equal values stay in one view: by default all patches of one photograph do.
-                None splits sample by sample, as does a dataset without sources.
+            by: Column of `table` whose equal values stay in one view: by default all patches of one photograph do, and
+                all frames of one clip. None splits sample by sample, as does a dataset without sources.
 
         Raises:
             OptionError: The fractions do not add up to 1, there are fewer groups than views, or no such column.

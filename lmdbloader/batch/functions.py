@@ -20,6 +20,7 @@ from lmdbloader.transforms.functions import call, described, is_compiled
 from lmdbloader.transforms.of_torchvision import check_pixels, in_step
 
 if TYPE_CHECKING:
+    from lmdbloader.batch.clips import Clips
     from lmdbloader.batch.degraded import DegradeStep
     from lmdbloader.batch.steps import OwnStep
 
@@ -42,6 +43,8 @@ class Functions:
         fields: Mapping[str, Field],
         own: OwnTransform,
         functions: Sequence[Callable[[Any], Any]],
+        *,
+        clips: Clips | None = None,
     ) -> None:
         """Bind functions to fields; compiled functions are compiled for them.
 
@@ -50,6 +53,7 @@ class Functions:
             fields: All fields, by name.
             own: The dataset's own transform.
             functions: Functions of whole batches, and compiled functions.
+            clips: What the samples are windows of, if they are.
 
         Raises:
             KernelError: Numba is not installed.
@@ -59,7 +63,7 @@ class Functions:
         self._kinds = {name: f.kind for name, f in fields.items()}
         stored = pipeline.reader.fields.values()
         self._images = {name: image_of(f, stored) for name, f in fields.items() if f.kind in ("boxes", "points")}
-        self._pipeline = pipeline
+        self._pipeline, self._clips = pipeline, clips
         self._own: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None
         self._check_pixels([*([] if own is None else [own]), *functions])
         self._steps: Mapping[int, OwnStep | DegradeStep] = {}
@@ -129,7 +133,8 @@ class Functions:
             batch = collate(batch)
         for place in range(self._num_places):
             if (step := self._steps.get(place)) is not None:
-                batch = step.run(batch, draws, seed=seed, epoch=epoch, is_fresh=is_fresh)
+                run_step = step.run if self._clips is None else partial(self._clips.of_frames, step.run)
+                batch = run_step(batch, draws, seed=seed, epoch=epoch, is_fresh=is_fresh)
             else:
                 function = self._functions[place]
                 called = partial(call, seed=seed, epoch=epoch, position=position, place=place, samples=samples)

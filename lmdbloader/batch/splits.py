@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from lmdbloader.base.option_names import shown
 from lmdbloader.errors import OptionError
+from lmdbloader.format.layout import CLIP, holds_clips
 from lmdbloader.store import Reader
 from lmdbloader.store.rows import Rows, as_array, take
 
@@ -24,12 +25,13 @@ def groups_of(reader: Reader, columns: Sequence[str], rows: Rows, by: str | None
         columns: Names of its table's columns.
         rows: Of the index, a range or (n,).
         by: The column whose equal values make a group. None makes each sample a group, and so does "source" if the
-            dataset has no sources.
+            dataset has no sources. Of frames of clips, "source" means their clip.
 
     Raises:
         OptionError: The table does not have this column.
     """
     index = reader.index
+    by = CLIP if by == "source" and holds_clips(reader.fields) else by
     if by is None or (by == "source" and by not in index.column_names):
         return np.arange(len(rows))
     if by not in columns:

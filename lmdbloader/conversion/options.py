@@ -84,7 +84,8 @@ class ConvertOptions:
     layout: Layout | Literal["auto"] = opt(
         "auto",
         TAKE,
-        "how {src} is laid out, or auto to detect it (default: auto)",
+        "how {src} is laid out, or auto to detect it (default: auto). clips: a folder of numbered frames for each "
+        "clip, or video files",
         choices=lambda: ("auto", *layout_names()),
     )
     hr: str | os.PathLike[str] | None = opt(
@@ -134,8 +135,8 @@ class ConvertOptions:
     shuffle: int | None = opt(
         None,
         TAKE,
-        "store the images in a random order, drawn from this seed and their names; patches of an image stay together "
-        "(default: in the order of their names)",
+        "store the images in a random order, drawn from this seed and their names; patches of an image and frames of "
+        "a clip stay together (default: in the order of their names)",
         metavar="SEED",
         limits=(0, 2**64 - 1),
     )

@@ -21,6 +21,7 @@ from lmdbloader.conversion.pairs import common_text, find_scales
 from lmdbloader.conversion.pool import WorkerPool, choose_workers
 from lmdbloader.conversion.sampling import Sample, draw_sample
 from lmdbloader.conversion.selection import choose_subset, shuffle, with_classes
+from lmdbloader.conversion.sources.clips import refuse_options
 from lmdbloader.conversion.sources.layouts import list_sources
 from lmdbloader.conversion.sources.listing import Listing, Source, Sources
 from lmdbloader.conversion.sources.remote import locate_all
@@ -80,6 +81,8 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
         raise OptionError(f"{option('bicubic', options.bicubic)} has no effect without {option('scale')}")
     _check_sides(options)
     _refuse_moves(options)
+    if options.layout == "clips":
+        refuse_options(options)
     prefer_images = options.patch_size is not None or options.scale is not None
     storage, codec = make_storage(options, is_cut=prefer_images)
     check_codec(codec)

@@ -15,6 +15,7 @@ from lmdbloader.base.arguments import ordered_texts
 from lmdbloader.base.option_names import option
 from lmdbloader.base.text import counted
 from lmdbloader.conversion.doubts import refuse_mistaken
+from lmdbloader.conversion.sources.clips import FIELDS
 from lmdbloader.conversion.sources.folders import holds_images, is_circular
 from lmdbloader.conversion.sources.layouts import Layout, list_sources
 from lmdbloader.conversion.sources.listing import Listing, Names, is_litter
@@ -46,8 +47,17 @@ def shuffle(listing: Listing, seed: int) -> Listing:
     """Return a listing with its sources in a random order, which depends only on the seed and their names.
 
     Two sources keep their order when others are added or removed. With the seed of a subset, the first sources are it.
+    Frames of a clip stay together, in their order.
     """
-    return replace(listing, sources=listing.sources.take(_random_order(listing.sources.names, seed)))
+    names = listing.sources.names
+    if listing.fields == FIELDS:
+        folders = list(map(os.path.dirname, names))
+        clips = Names.join(names.folder, dict.fromkeys(folders))
+        place = {clips[number]: place for place, number in enumerate(_random_order(clips, seed).tolist())}
+        order = np.argsort([place[folder] for folder in folders], kind="stable")
+    else:
+        order = _random_order(names, seed)
+    return replace(listing, sources=listing.sources.take(order))
 
 
 def _random_order(names: Names, seed: int) -> npt.NDArray[np.int64]:

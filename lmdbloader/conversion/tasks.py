@@ -21,6 +21,7 @@ from lmdbloader.conversion.mask_numbers import add_bits, add_colors, colors_of, 
 from lmdbloader.conversion.notes import FURTHER_IMAGES, TURNED_BOXES, TURNED_MASK, Notes, content_digest
 from lmdbloader.conversion.options import ConvertOptions
 from lmdbloader.conversion.pairs import check_alignment, common_text, fit_pair
+from lmdbloader.conversion.sources.clips import place_in_clip
 from lmdbloader.conversion.sources.listing import Annotation, File, Source, Span, as_text, name_of
 from lmdbloader.conversion.sources.reading import Fetched, fetch, read, times_of
 from lmdbloader.conversion.storage import PIXELS, Storage, decode_to_size, encode_one, keep_file, nearest
@@ -115,6 +116,8 @@ def convert_sources(
         try:
             files = read_files(source, notes.hashes, fetched)
             values = parse_attached(source, files[source.num_images :])
+            if recipe.options.layout == "clips":
+                values |= place_in_clip(source.name)
             kept = None if source.num_images > 1 else keep_file(recipe.storage, files[0], recipe.policy, source.name)
             images, places = dict[str, Pixels](), [patch_positions(0, 0, None, 1)]
             if kept is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 import struct
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -70,6 +70,8 @@ SOURCE_COLUMNS = ("source", "top", "left")
 # The types of pixels, by their number in the column `bits`: eight times the bytes of a value, and one more for floats.
 PIXEL_DTYPES: dict[int, np.dtype[Any]] = {8: np.dtype("u1"), 16: np.dtype("u2"), 17: np.dtype("f2"), 33: np.dtype("f4")}
 MAX_CHANNELS = 64
+# The fields of a frame of a clip: the clip's name, and the frame's number in it.
+CLIP, FRAME = "clip", "frame"
 
 ARRAY_DTYPES = frozenset(
     {"bool", "float16", "float32", "float64", "complex64", "complex128"}
@@ -142,6 +144,11 @@ def image_of(place: Field, fields: Iterable[Field]) -> str | None:
     """
     images = [f.name for f in fields if f.kind == "image"] or [f.name for f in fields if f.kind == "mask"]
     return place.image or (images[0] if len(images) == 1 else None)
+
+
+def holds_clips(fields: Mapping[str, Field]) -> bool:
+    """Return whether samples are frames of clips, by their fields."""
+    return all(name in fields and fields[name].kind == kind for name, kind in ((CLIP, "text"), (FRAME, "int")))
 
 
 def undecided(fields: Sequence[Field]) -> tuple[Field, ...]:

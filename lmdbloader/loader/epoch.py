@@ -104,7 +104,7 @@ class EpochReadahead:
     """
 
     def __init__(
-        self, batcher: Batcher, order: EpochOrder, positions: RankPositions, plan: Plan, mean_nbytes: float
+        self, batcher: Batcher, epoch: int, order: EpochOrder, positions: RankPositions, plan: Plan, mean_nbytes: float
     ) -> None:
         """Start at the beginning; the arguments are those of `EpochRun`."""
         from lmdbloader.store import Readahead
@@ -113,8 +113,8 @@ class EpochReadahead:
         cut = {output.name for output in pipeline.outputs if _is_cut_from_large(pipeline.reader, output)}
         payloads = [name for name, f in batcher.fields.items() if f.is_payload and name not in cut]
         self._readahead = Readahead(pipeline.reader, payloads)
-        self._rows_of, self._order, self._positions = batcher.rows_of, order, positions
-        self._samples_ahead = min(_SAMPLES_AHEAD, int(_NBYTES_AHEAD / mean_nbytes))
+        self._batcher, self._epoch, self._order, self._positions = batcher, epoch, order, positions
+        self._samples_ahead = min(_SAMPLES_AHEAD, int(_NBYTES_AHEAD / mean_nbytes)) // batcher.frames
         self._lock = threading.Lock()
         self._num_requested = 0
         self._is_cold = False
@@ -217,6 +217,11 @@ class EpochReadahead:
                 self._releases.pop(number)()
             self._num_over += 1
 
+    def _rows_of(self, draws: I64) -> I64:
+        """Return the rows of draws (n,), each once: windows share frames."""
+        rows = self._batcher.rows_of(draws, self._epoch)
+        return rows if self._batcher.frames == 1 else np.unique(rows)
+
     def _rows(self, first: int, end: int, *, few: bool = False) -> I64:
         """Return the rows of batches first ... end - 1, or a few that are evenly spread."""
         positions = self._positions.of_batches(first, end)
@@ -304,7 +309,7 @@ class EpochRun:
         self._batcher, self._epoch, self._order = batcher, epoch, order
         self._positions, self._at_once, self._num_parts = positions, plan.batches_at_once, plan.num_parts
         self._stopwatch = stopwatch
-        self._readahead = EpochReadahead(batcher, order, positions, plan, mean_nbytes)
+        self._readahead = EpochReadahead(batcher, epoch, order, positions, plan, mean_nbytes)
         self.num_groups = -(-len(positions) // plan.batches_at_once)
         # Groups whose samples are computed at once, and the latest such stretches: threads are in neighbouring ones.
         self._groups_together = max(_SAMPLES_TOGETHER // (plan.batches_at_once * positions.batch_size), 1)
@@ -407,7 +412,7 @@ class EpochRun:
             except BaseException:
                 pass
             else:
-                return self._finish(batches, group.first, begun.draws, clock, group.run)
+                return self._finish(batches, group.first, begun.draws[:: self._batcher.frames], clock, group.run)
         del begun
         return self._read_singly(group.first, group.end, clock, group.run)
 

@@ -51,6 +51,7 @@ from lmdbloader.transforms.compilation import is_random
 from lmdbloader.transforms.functions import is_compiled
 
 if TYPE_CHECKING:
+    from lmdbloader.batch.clips import Clips
     from lmdbloader.loader.device import Copies
     from lmdbloader.loader.mixing import Mix
     from lmdbloader.loader.options import Given, Weights
@@ -130,7 +131,7 @@ class Loader(DataLoader[Any]):
     @_copies_when_rebuilt
     def __init__(
         self,
-        dataset: LMDBDataset | Mix | Dataset[Any] | str | os.PathLike[str],
+        dataset: LMDBDataset | Clips | Mix | Dataset[Any] | str | os.PathLike[str],
         batch_size: int = 1,
         *,
         shuffle: bool | None = None,
@@ -159,8 +160,9 @@ class Loader(DataLoader[Any]):
         Arguments of torch's DataLoader that change nothing here are taken too, such as `sampler=None`.
 
         Args:
-            dataset: The dataset to read, or its path; what `lmdbloader.mix` returns; or torch's Subset or ConcatDataset
-                of datasets. A `transform` of its own is called sample by sample, which is slow.
+            dataset: The dataset to read, or its path; what `lmdbloader.mix` returns; `lmdbloader.Clips`, whose samples
+                are windows; or torch's Subset or ConcatDataset of datasets. A `transform` of its own is called sample
+                by sample, which is slow.
             batch_size: Samples in a batch of this rank. With 1 and no transforms, images may differ in size.
             shuffle: True is `order="random"`, as training needs it; False is `order="sequential"`, and so is None
                 without an `order`, as in torch's DataLoader.
@@ -215,14 +217,15 @@ class Loader(DataLoader[Any]):
         Warns:
             UserWarning: Transforms are random, as in training, and neither `shuffle` nor `order` was given.
         """
-        given, mixture, transforms = dataset, None, listed("transforms", transforms)
+        given, mixture, clips, transforms = dataset, None, None, listed("transforms", transforms)
         if isinstance(dataset, str | bytes | os.PathLike):
             dataset = LMDBDataset(os.fsdecode(dataset))
         elif type(dataset) is not LMDBDataset:
             from lmdbloader.loader.mixing import opened
 
-            dataset, mixture = opened(dataset)
-        self._given = dataset if mixture is None else given
+            dataset, mixture, clips = opened(dataset)
+        self._given = dataset if mixture is None and clips is None else given
+        self._clips, num_samples_in = clips, len(dataset if clips is None else clips)
         batch_size, prefetch, num_threads = check_numbers(batch_size, prefetch, num_threads)
         drop_last, verify = flag("drop_last", drop_last), flag("verify", verify)
         pad, shard = None if pad is None else flag("pad", pad), check_shard(shard)
@@ -231,7 +234,7 @@ class Loader(DataLoader[Any]):
         if drop_last and pad:
             raise OptionError("drop_last=True, pad=True: the last short batches are left out or filled up. Choose one.")
         self._orders = orders_of(
-            len(dataset), order=order, shuffle=shuffle, weights=weights, draws=num_samples, repeat=repeat,
+            num_samples_in, order=order, shuffle=shuffle, weights=weights, draws=num_samples, repeat=repeat,
             mixture=mixture,
         )  # fmt: skip
         self._options = {
@@ -254,7 +257,7 @@ class Loader(DataLoader[Any]):
             from lmdbloader.loader.seeds import DrawnSeed, draw_seed
 
             seed_given = draw_seed()
-            self._drawn = DrawnSeed(seed_given, f"{dataset.reader.manifest.content_digest} {len(dataset)}", shard)
+            self._drawn = DrawnSeed(seed_given, f"{dataset.reader.manifest.content_digest} {num_samples_in}", shard)
         self._coming = Coming(seed_given, is_drawn)
         # The iterator that has begun last, and what comes if it has failed before its first batch.
         self._place: Place | None = None
@@ -292,7 +295,7 @@ class Loader(DataLoader[Any]):
 
             with_resolution(self.transforms, full_size(self.transforms))
         self._stopwatch = Stopwatch()
-        self._layout = Layout(len(dataset), partial(_extents, self._read_from))
+        self._layout = Layout(num_samples_in, partial(_extents, self._read_from, clips))
         self._batcher_seed = self._coming.seed
         self._batcher, self._plan = self._open(self.transforms, self._batcher_seed)
         makes_choices = self._batcher.pipeline.program.is_random or any(
@@ -334,13 +337,15 @@ class Loader(DataLoader[Any]):
         others = [name for name, f in dataset.fields.items() if f.is_payload and name not in images]
         nbytes = int(sum(dataset.reader.mean_nbytes(name, "raw_nbytes", rows) for name in others))
         nbytes += sum(output.nbytes for output in pipeline.outputs)
-        plan = plan_groups(batch_size, nbytes, self.num_threads, self.prefetch)
+        num_rows = batch_size if self._clips is None else batch_size * self._clips.frames
+        plan = plan_groups(num_rows, nbytes, self.num_threads, self.prefetch)
         if plan.outgrows_caches:
             pipeline.stream()
         batcher = Batcher(
             pipeline, dataset.fields, rows, PinnedMemory if self.pin_memory else BatchMemory,
             keep=plan.ahead + 2, source=owner,
             functions=self._functions, form=self._form, channels=channels, repeats=self._orders.repeats,
+            clips=self._clips,
         )  # fmt: skip
         return batcher, plan
 
@@ -539,7 +544,7 @@ class Loader(DataLoader[Any]):
         """Return what determines the order of an epoch, but for the seed."""
         key = epoch if self._orders.changes else 0
         if self._identity is None or self._identity[0] != key:
-            text = self._orders.text(epoch, self._layout)
+            text = self._orders.text(epoch, self._layout) + ("" if self._clips is None else f", {self._clips.text}")
             transforms = (*self.dataset.all_transforms, *self._options["transforms"])
             self._identity = key, identity(self._read_from, text, self._orders.length(epoch), transforms)
         return self._identity[1]
@@ -664,7 +669,7 @@ def _open_loader(kind: type[Loader], *state: Any) -> Loader:
 def _fill(
     init: Callable[..., None],
     loader: Loader,
-    dataset: LMDBDataset | Mix,
+    dataset: LMDBDataset | Clips | Mix,
     batch_size: int,
     options: dict[str, Any],
     channels_last: bool,
@@ -685,6 +690,12 @@ _OF_LOADERS = {name for kind in (Loader, DataLoader) for name in inspect.signatu
 _FIXED = _OF_LOADERS - {"self", "foreign"} | {"epoch"}
 
 
-def _extents(dataset: LMDBDataset, first: int, end: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the offset of samples first ... end - 1 in the file, and their bytes there, (n,) each."""
-    return dataset.reader.extents(tuple(dataset.fields), dataset.stored_rows[first:end])
+def _extents(
+    dataset: LMDBDataset, clips: Clips | None, first: int, end: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the offset of samples first ... end - 1 in the file, and their bytes there, (n,) each.
+
+    Of a window, which shares its frames with others, they are those of the frame in the middle.
+    """
+    rows = dataset.stored_rows[first:end] if clips is None else dataset.rows_of(clips.middles(first, end))
+    return dataset.reader.extents(tuple(dataset.fields), rows)

@@ -13,6 +13,7 @@ import torch
 
 from lmdbloader.base.arguments import shown, whole
 from lmdbloader.base.text import counted
+from lmdbloader.batch.clips import Clips
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
 from lmdbloader.loader.mixtures import Mixture, whole_shares
@@ -121,10 +122,12 @@ def _numbers(weights: Any) -> tuple[float, ...]:
     return tuple(int(item) if isinstance(item, Integral) else float(item) for item in items)
 
 
-def opened(dataset: Any) -> tuple[LMDBDataset, Mixture | None]:
-    """Return the view with the samples of a Loader's argument, and the mixture if it is one.
+def opened(dataset: Any) -> tuple[LMDBDataset, Mixture | None, Clips | None]:
+    """Return the view with the samples of a Loader's argument; the mixture, if it is one; and the clips, likewise.
 
     Raises:
         OptionError: As `view_of`.
     """
-    return (dataset.union, dataset.mixture) if isinstance(dataset, Mix) else (view_of(dataset), None)
+    if isinstance(dataset, Clips):
+        return view_of(dataset.dataset), None, dataset
+    return (dataset.union, dataset.mixture, None) if isinstance(dataset, Mix) else (view_of(dataset), None, None)

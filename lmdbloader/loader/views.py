@@ -11,6 +11,7 @@ import numpy as np
 from torch.utils.data import ConcatDataset, Subset
 
 from lmdbloader.base.text import first_of
+from lmdbloader.batch.clips import Clips
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.many import overridden
 from lmdbloader.errors import OptionError
@@ -43,6 +44,11 @@ def view_of(dataset: Any, call: str = "Loader") -> LMDBDataset:
         return view
     if type(dataset) is ConcatDataset:
         return union_of([view_of(part, call) for part in dataset.datasets], f"{call}(ConcatDataset)", dataset)
+    if isinstance(dataset, Clips):
+        raise OptionError(
+            f"{call}: a part is Clips, of which a Loader reads one, as a whole. Choose frames before: "
+            "Clips(dataset.where(...), 5), of a dataset that `lmdbloader merge` makes of several."
+        )
     if not isinstance(dataset, LMDBDataset):
         raise OptionError(
             f"{call}({type(dataset).__name__}): expected an LMDBDataset, or the path of one. lmdbloader.write(dataset, "

@@ -13,13 +13,14 @@ from lmdbloader.errors import OptionError
 if TYPE_CHECKING:
     from lmdbloader.conversion.sources.listing import Listing, Location
 
-Layout = Literal["images", "pairs", "classes", "lmdb", "tar", "masks", "coco", "yolo"]
+Layout = Literal["images", "pairs", "classes", "clips", "lmdb", "tar", "masks", "coco", "yolo"]
 # The module that lists each layout, see `Source`. "auto" tries the modules from the last to the first, which takes
 # every place. The command line needs the names only, so a module is imported when it is tried.
 LAYOUTS: dict[str, str] = {
     "images": "lmdbloader.conversion.sources.folders",
     "pairs": "lmdbloader.conversion.sources.folders",
     "classes": "lmdbloader.conversion.sources.folders",
+    "clips": "lmdbloader.conversion.sources.clips",
     "lmdb": "lmdbloader.conversion.sources.lmdbs",
     "tar": "lmdbloader.conversion.sources.tars",
 }
@@ -100,6 +101,10 @@ def list_sources(
                 raise OptionError(f"{option(name)} with {both}: give the folder of the images as {option('src')}")
         high = _list_half(hr, layout)
         listing = match(hr, high, *((low, _list_half(low, layout)) for low in lows))
+        if layout == "clips":
+            from lmdbloader.conversion.sources.clips import as_clips
+
+            listing = as_clips(hr, listing)
     elif src is None:
         raise OptionError(f"nothing to convert: give {option('src')}, or {both}")
     elif (labelled := _list_labelled(src, layout, masks, annotations, classes, skip)) is not None:

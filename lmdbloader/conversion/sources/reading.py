@@ -12,6 +12,7 @@ from lmdbloader.base import system
 from lmdbloader.base.files import open_regular
 from lmdbloader.conversion.sources.listing import File, Source, Span, is_url
 from lmdbloader.conversion.sources.remote import read_remote
+from lmdbloader.conversion.sources.videos import is_video, read_frame
 from lmdbloader.format.layout import MAX_PAYLOAD_NBYTES
 
 # The most that Linux reads in one call.
@@ -39,6 +40,8 @@ def read(file: File, fetched: Fetched = MappingProxyType({})) -> bytes:
         if isinstance(content, Exception):
             raise OSError(f"{type(content).__name__}: {content}") from content
         return content
+    if isinstance(file, Span) and is_video(path):
+        return read_frame(file)
     with open(open_regular(path), "rb") as opened:
         if not isinstance(file, Span):
             return opened.read()
