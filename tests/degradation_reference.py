@@ -182,10 +182,13 @@ def libjpeg(image: F64, quality: int) -> F64:
     return np.atleast_3d(opened).transpose(2, 0, 1) / 255
 
 
-def degraded(image: F64, degradation: Any, sample: int, *, seed: int = 0, epoch: int = 0) -> tuple[F64, F64]:
-    """Return `lr` and `hr` of an image (C, H, W), values 0 to 1; noise must be off."""
-    chains, orders, variants = degradation.draw(np.array([sample]), *image.shape[1:], seed=seed, epoch=epoch)
-    chain, order, variant = chains[0], orders[0], degradation.variants[variants[0]].steps
+def degraded(
+    image: F64, degradation: Any, sample: int, *, seed: int = 0, epoch: int = 0, frame: int = 0
+) -> tuple[F64, F64]:
+    """Return `lr` and `hr` of an image (C, H, W), values 0 to 1, or of a frame of a window; noise must be off."""
+    draws, shape = np.full(frame + 1, sample), image.shape[1:]
+    chains, orders, variants = degradation.draw(draws, *shape, seed=seed, epoch=epoch, frames=frame + 1)
+    chain, order, variant = chains[-1], orders[-1], degradation.variants[variants[-1]].steps
     low = sharpened(image) if degradation.sharpens else image
     high = low if degradation.sharpens == "both" else image
     for number in order:

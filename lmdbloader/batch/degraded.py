@@ -49,18 +49,27 @@ class DegradeStep:
         outputs: The images that it makes; without a size if the stored ones differ.
     """
 
-    def __init__(self, degradation: Degradation, pipeline: Pipeline, kinds: Mapping[str, str]) -> None:
+    def __init__(
+        self, degradation: Degradation, pipeline: Pipeline, kinds: Mapping[str, str], frames: int | None = None
+    ) -> None:
         """Check that it suits the images, and make the tables that the kernel reads.
 
         Args:
             degradation: What is drawn, with the ToDtype and Normalize after it.
             pipeline: Gives the images as planes; or they differ in size, and come one by one as they are stored.
             kinds: The kind of each field of the dataset, by name.
+            frames: Of a window, if the samples are windows of clips.
 
         Raises:
             OptionError: There is no such field, or its images do not suit.
         """
+        if frames is None and any(degradation.walks):
+            raise OptionError(
+                f"{degradation}: numbers walk along the frames of clips, and the samples are single images. Leave "
+                "`.walking()` out, or read Clips(dataset, 5)."
+            )
         self._degradation, self._name, scale = degradation, _field_of(degradation, kinds), degradation.scale
+        self._frames, self._walks = frames or 1, np.array(degradation.walks)
         self._shape, self._dtype = _images_of(pipeline, self._name, degradation)
         channels, height, width = self._shape
         if channels not in (1, 3) or self._dtype.is_floating_point:
@@ -129,7 +138,7 @@ class DegradeStep:
         ]
         addresses = np.array([*(m.data_ptr() for m in memory), 0][:2], np.int64)
         done = entries.degrade(
-            images.data_ptr(), images.element_size(), made.shape, draws, degradation.tables,
+            images.data_ptr(), images.element_size(), made.shape, draws, self._frames, self._walks, degradation.tables,
             degradation.scale, ("", "lr", "both").index(degradation.sharpens), seed,
             0 if degradation.fixed else epoch, addresses, made.described, made.affine, *self._room(*made.shape),
         )  # fmt: skip

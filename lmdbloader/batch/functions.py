@@ -70,7 +70,7 @@ class Functions:
         if any(map(is_compiled, functions)):
             from lmdbloader.batch.steps import bound
 
-            self._steps = bound(functions, pipeline, self._kinds)
+            self._steps = bound(functions, pipeline, self._kinds, None if clips is None else clips.frames)
         kinds: Mapping[str, str] = self._kinds
         self._functions = {}
         for place, function in enumerate(functions):

@@ -59,7 +59,7 @@ class OwnStep:
 
 
 def bound(
-    functions: Sequence[Callable[[Any], Any]], pipeline: Pipeline, kinds: Mapping[str, str]
+    functions: Sequence[Callable[[Any], Any]], pipeline: Pipeline, kinds: Mapping[str, str], frames: int | None = None
 ) -> dict[int, OwnStep | DegradeStep]:
     """Return the compiled functions among the functions of a Loader, compiled, by their place.
 
@@ -67,6 +67,7 @@ def bound(
         functions: Functions of whole batches, and compiled functions.
         pipeline: Reads the images.
         kinds: The kind of each field of the dataset, by name.
+        frames: Of a window, if the samples are windows of clips.
 
     Raises:
         KernelError: Numba is not installed.
@@ -79,7 +80,7 @@ def bound(
         if isinstance(function, Degradation):
             if not is_first or number:
                 raise OptionError(f"{function}: a function comes before it. Put it directly after the transforms.")
-            step = found[place] = DegradeStep(function, pipeline, kinds)
+            step = found[place] = DegradeStep(function, pipeline, kinds, frames)
             outputs, kinds = {o.name: o for o in step.outputs}, step.kinds
         elif isinstance(function, CompiledFunction):
             names = _fields_of(function, kinds, pipeline)

@@ -153,16 +153,17 @@ blur = Entry(
 )
 draw_chains = Entry(
     "degrade.draw.draw_chains(chances: f64[:], table: f64[:,:,:], rules: f64[:,:,:], seed: u64, epoch: u64,"
-    " samples: i64[:], height: i64, width: i64, scale: i64, drawn: f64[:,:,:], orders: i64[:,:], variants: i64[:])"
+    " samples: i64[:], height: i64, width: i64, scale: i64, walks: f64[:], frames: i64, drawn: f64[:,:,:],"
+    " orders: i64[:,:], variants: i64[:])"
 )
 degrade_rooms = Entry(
     "degrade.chain.degrade_rooms(channels: i64, height: i64, width: i64)"
     " -> i64, i64, i64, i64, i64, i64, i64, i64, i64, i64"
 )
 degrade = Entry(
-    "degrade.chain.degrade(images: i64, itemsize: i64, shape: (i64, i64, i64), samples: i64[:],"
-    " tables: (f64[:], f64[:,:,:], f64[:,:,:]), scale: i64, sharpens: i64, seed: u64, epoch: u64, out: i64[:],"
-    " described: i64[:,:], affine: f32[:,:,:], rooms: i64[:], drawn: f64[:,:], order: i64[:]) -> bool"
+    "degrade.chain.degrade(images: i64, itemsize: i64, shape: (i64, i64, i64), samples: i64[:], frames: i64,"
+    " walks: f64[:], tables: (f64[:], f64[:,:,:], f64[:,:,:]), scale: i64, sharpens: i64, seed: u64, epoch: u64,"
+    " out: i64[:], described: i64[:,:], affine: f32[:,:,:], rooms: i64[:], drawn: f64[:,:], order: i64[:]) -> bool"
 )
 
 

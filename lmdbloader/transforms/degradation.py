@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.base.arguments import flag, whole
+from lmdbloader.base.arguments import flag, number, whole
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels import assemble_columns as at
 from lmdbloader.kernels import entries
@@ -62,6 +62,7 @@ class Degradation(BatchFunction):
         fixed: Whether the draws are the same in every epoch, as for validation.
         field: The name of the image field; None if there is only one.
         after: The ToDtype and Normalize after it in a Loader's list.
+        walks: How far numbers walk from one frame of a clip to the next, see `walking`.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Degradation(BatchFunction):
     fixed: bool = False
     field: str | None = None
     after: tuple[Transform, ...] = ()
+    walks: tuple[float, ...] = (0.0,) * 9
 
     is_compiled: ClassVar[bool] = True
     makes_pairs: ClassVar[bool] = True
@@ -118,7 +120,51 @@ class Degradation(BatchFunction):
         fixed = {"fixed": True} if self.fixed else {}
         field = {} if self.field is None else {"field": self.field}
         shown = {"scale": self.scale, **self.options, **fixed, **field}
-        return f"{self.name}({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+        walking = f".walking({', '.join(map(str, self.walks))})" if any(self.walks) else ""
+        return f"{self.name}({', '.join(f'{name}={value!r}' for name, value in shown.items())}){walking}"
+
+    def walking(
+        self,
+        sigma_step: float = 0.02,
+        rotate_angle_step: float = 0.31416,
+        beta_gaussian_step: float = 0.05,
+        beta_plateau_step: float = 0.1,
+        omega_step: float = 0.0628,
+        resize_step: float = 0.015,
+        gaussian_sigma_step: float = 0.1,
+        poisson_scale_step: float = 0.005,
+        quality_step: float = 3.0,
+    ) -> Degradation:
+        """Return the same degradation with numbers that walk from one frame of a window to the next, for `Clips`.
+
+        The frames of a window have one chain: the same steps, families of kernels, modes and order, with noise of their
+        own. Numbers are the same too, unless they walk: to each next frame a number changes by a uniform one between
+        -step and step, and stays in its range. Names and defaults are those of RealBasicVSR.
+
+        Args:
+            sigma_step: Of both standard deviations of a blur.
+            rotate_angle_step: Of the angle of an anisotropic blur, in radians.
+            beta_gaussian_step: Of the exponent of a generalised kernel.
+            beta_plateau_step: Of the exponent of a plateau kernel.
+            omega_step: Of the cutoff of a low-pass filter, in radians a pixel.
+            resize_step: Of the factor of each resize but the last, which gives the size of `lr`.
+            gaussian_sigma_step: Of the standard deviation of noise, in 255ths.
+            poisson_scale_step: Of the scale of Poisson noise.
+            quality_step: Of JPEG's quality.
+
+        Raises:
+            OptionError: A step is negative, or not finite.
+        """
+        names = [name for name in Degradation.walking.__annotations__ if name != "return"]
+        given = (
+            sigma_step, rotate_angle_step, beta_gaussian_step, beta_plateau_step, omega_step, resize_step,
+            gaussian_sigma_step, poisson_scale_step, quality_step,
+        )  # fmt: skip
+        walks = tuple(number(name, value) for name, value in zip(names, given, strict=True))
+        for name, value in zip(names, walks, strict=True):
+            if not 0 <= value < math.inf:
+                raise OptionError(f"{self.name}: {name}={value}: expected a finite number of at least 0")
+        return dataclasses.replace(self, walks=walks)
 
     def followed_by(self, transforms: Sequence[Transform]) -> Degradation:
         """Return the same degradation with these transforms after it.
@@ -136,7 +182,9 @@ class Degradation(BatchFunction):
                 raise OptionError(f"{transform}: no image field {min(wrong)!r}; after {self.name} there are lr and hr")
         return dataclasses.replace(self, after=tuple(transforms))
 
-    def draw(self, draws: I64, height: int, width: int, *, seed: int = 0, epoch: int = 0) -> tuple[F64, I64, I64]:
+    def draw(
+        self, draws: I64, height: int, width: int, *, seed: int = 0, epoch: int = 0, frames: int = 1
+    ) -> tuple[F64, I64, I64]:
         """Return what is drawn for samples: the numbers of steps (n, steps, 7), their orders (n, steps), variants (n,).
 
         Args:
@@ -145,12 +193,16 @@ class Degradation(BatchFunction):
             width: Of the images.
             seed: The Loader's.
             epoch: Its number.
+            frames: Of a window, each of which has a number in `draws`, the same one.
         """
         draws, (_, table, _) = np.ascontiguousarray(draws, np.int64), self.tables
         drawn = np.zeros((len(draws), table.shape[1], steps.NUM_DRAWN))
         orders, variants = np.zeros((len(draws), table.shape[1]), np.int64), np.zeros(len(draws), np.int64)
         epoch = 0 if self.fixed else epoch
-        entries.draw_chains(*self.tables, seed, epoch, draws, height, width, self.scale, drawn, orders, variants)
+        walks = np.array(self.walks)
+        entries.draw_chains(
+            *self.tables, seed, epoch, draws, height, width, self.scale, walks, frames, drawn, orders, variants
+        )
         return drawn, orders, variants
 
     def room(self, channels: int, height: int, width: int) -> tuple[tuple[Any, ...], npt.NDArray[np.uint64]]:

@@ -161,8 +161,9 @@ def _write(pixels, channels, height, width, described, affine, geometry, out, sp
 
 
 @kernel
-def _degrade_one(pixels, shape, table, drawn, order, sharpens, seed, epoch, sample, places, described, affine, rooms):
+def _degrade_one(pixels, shape, table, drawn, order, sharpens, key, places, described, affine, rooms):
     """Degrade one image; see `degrade`. pixels: uint8 or uint16, the image; places: addresses of both results."""
+    seed, epoch, sample, frame = key
     channels, height, width = shape
     count = channels * height * width
     peak = np.float32(255) if pixels.itemsize == 1 else np.float32(65535)
@@ -186,8 +187,8 @@ def _degrade_one(pixels, shape, table, drawn, order, sharpens, seed, epoch, samp
         found, code = drawn[number], table[number, steps.CODE]
         if found[steps.DONE] == 0:
             continue
-        key = philox(seed, NOISE_STREAM, sample, epoch, np.uint64(number), np.uint64(0))
-        moved = _apply(code, found, image, other, channels, height, width, key[0], key[1], rooms)
+        of_noise = philox(seed, NOISE_STREAM, sample, epoch, np.uint64(number), frame)
+        moved = _apply(code, found, image, other, channels, height, width, of_noise[0], of_noise[1], rooms)
         if moved:
             image, other = other, image
         if code == steps.RESIZE:
@@ -205,14 +206,17 @@ def _degrade_one(pixels, shape, table, drawn, order, sharpens, seed, epoch, samp
 
 @kernel
 def degrade(
-    images, itemsize, shape, samples, tables, scale, sharpens, seed, epoch, out, described, affine, rooms, drawn, order
-):
+    images, itemsize, shape, samples, frames, walks, tables, scale, sharpens, seed, epoch, out, described, affine,
+    rooms, drawn, order,
+):  # fmt: skip
     """Degrade images of a batch.
 
     Args:
         images: Address of (n, channels, height, width) uint8 or uint16; itemsize: bytes of a value.
         shape: channels, height, width.
         samples: (n,) int64, on which the draws depend.
+        frames: Of a window, whose frames have the same sample and noise of their own; 1 for single images.
+        walks: As for `draw_chain`.
         tables, scale: As for `draw_chain`.
         sharpens: 0: nothing; 1: what `lr` is made of; 2: `hr` too.
         seed, epoch: uint64.
@@ -231,7 +235,11 @@ def degrade(
     places = part(rooms, NUM_ROOMS + 1 + op.NUM_GEOMETRY, 2)
     for j in range(samples.shape[0]):
         sample = np.uint64(samples[j])
-        variant = draw_chain(chances, table, rules, seed, epoch, sample, height, width, scale, drawn, order)
+        frame = j % frames
+        variant = draw_chain(
+            chances, table, rules, seed, epoch, sample, height, width, scale, walks, frame, drawn, order
+        )
+        key = seed, epoch, sample, np.uint64(frame)
         for k in range(2):
             d = described[k]
             nbytes = d[col.OUT_CHANNELS] * d[col.OUT_HEIGHT] * d[col.OUT_WIDTH] * d[col.OUT_ITEMSIZE]
@@ -239,13 +247,13 @@ def degrade(
         place = np.uint64(images + j * count * itemsize)
         if itemsize == 1:
             done = _degrade_one(
-                u8_at(place, count), shape, table[variant], drawn, order, sharpens, seed, epoch, sample, places,
-                described, affine, rooms,
+                u8_at(place, count), shape, table[variant], drawn, order, sharpens, key, places, described,
+                affine, rooms,
             )  # fmt: skip
         else:
             done = _degrade_one(
-                u16_at(place, count), shape, table[variant], drawn, order, sharpens, seed, epoch, sample, places,
-                described, affine, rooms,
+                u16_at(place, count), shape, table[variant], drawn, order, sharpens, key, places, described,
+                affine, rooms,
             )  # fmt: skip
         if not done:
             return False

@@ -13,6 +13,8 @@ from lmdbloader.kernels.runtime.philox import DEGRADE_STREAM, below, philox, uni
 
 _U = np.uint64
 _LN10 = math.log(10)
+# The last word of the counter of a step's walk, less the number of the frame.
+_OF_WALK = np.uint64(1 << 16)
 # The counter of a step's words is its number; those of the chain itself have this one.
 _OF_CHAIN = np.uint64(1 << 32)
 # Shapes of the families iso, aniso, generalized_iso, generalized_aniso, plateau_iso, plateau_aniso.
@@ -32,6 +34,80 @@ def _choice(step, first, count, value):
         if value < step[first + k]:
             return np.int64(k)
     return np.int64(count - 1)
+
+
+@kernel
+def _walked(value, walk, limits, key, place, is_whole):
+    """Return a number after its walk to a frame: a small random step to each, within the limits.
+
+    Args:
+        value: Of the first frame.
+        walk: The frame, and the most that a step is.
+        limits: The least and the most value, in any order.
+        key: seed, sample, epoch, and the number of the step of the chain.
+        place: Of the number among those of its step, below 8.
+        is_whole: Whether it stays whole.
+    """
+    frame, most = walk
+    seed, sample, epoch, number = key
+    if most > 0.0:
+        low, high = min(limits[0], limits[1]), max(limits[0], limits[1])
+        for k in range(frame):
+            words = philox(seed, DEGRADE_STREAM, sample, epoch, number, _OF_WALK + np.uint64(8 * k + place))
+            value = min(max(value + uniform(words[0], -most, most), low), high)
+            value = np.rint(value) if is_whole else value
+    return value
+
+
+@kernel
+def _walk_blur(step, walks, frame, key, found):
+    if found[steps.SHAPE] == blur.SINC:
+        at = steps.LEAST_OMEGA if found[steps.SIZE] < 13 else steps.LEAST_OMEGA_OF_LARGE
+        walk = frame, walks[steps.OMEGA_STEP]
+        found[steps.FIRST] = _walked(found[steps.FIRST], walk, (step[at], math.pi), key, 0, False)
+        found[steps.SECOND] = found[steps.FIRST]
+        return
+    isotropic = found[steps.FIRST] == found[steps.SECOND] and found[steps.ANGLE] == 0.0
+    at = steps.LEAST_ISO if isotropic else steps.LEAST_SIGMA
+    low, high = step[at], step[at + 1]
+    if step[steps.IS_VARIANCE] and not isotropic:
+        low, high = math.sqrt(low), math.sqrt(high)
+    walk = frame, walks[steps.SIGMA_STEP]
+    found[steps.FIRST] = _walked(found[steps.FIRST], walk, (low, high), key, 0, False)
+    found[steps.SECOND] = _walked(found[steps.SECOND], walk, (low, high), key, 0 if isotropic else 1, False)
+    if not isotropic:
+        limits = step[steps.LEAST_ANGLE], step[steps.MOST_ANGLE]
+        found[steps.ANGLE] = _walked(found[steps.ANGLE], (frame, walks[steps.ANGLE_STEP]), limits, key, 2, False)
+    if found[steps.SHAPE] != blur.GAUSSIAN:
+        plateau = found[steps.SHAPE] == blur.PLATEAU
+        at = steps.LEAST_PLATEAU if plateau else steps.LEAST_GENERALIZED
+        walk = frame, walks[steps.PLATEAU_STEP if plateau else steps.GENERALIZED_STEP]
+        found[steps.BETA] = _walked(found[steps.BETA], walk, (step[at], step[at + 1]), key, 3, False)
+
+
+@kernel
+def _walk_noise(step, walks, frame, key, found):
+    if found[steps.KIND] == steps.POISSON:
+        limits = step[steps.LEAST_SCALE], step[steps.MOST_SCALE]
+        found[steps.SIGMA] = _walked(found[steps.SIGMA], (frame, walks[steps.SCALE_STEP]), limits, key, 0, False)
+    elif found[steps.COLORS] != steps.CORRELATED:
+        limits = step[steps.LEAST_NOISE] / 255.0, step[steps.MOST_NOISE] / 255.0
+        walk = frame, walks[steps.NOISE_STEP] / 255.0
+        found[steps.SIGMA] = _walked(found[steps.SIGMA], walk, limits, key, 0, False)
+
+
+@kernel
+def _factors(step):
+    """Return the least and the greatest factor of a resize, 1 included."""
+    low, high = 1.0, 1.0
+    if step[steps.UP_P] > 0.0:
+        high = max(high, step[steps.LEAST_UP], step[steps.MOST_UP])
+    if step[steps.DOWN_P] > 0.0:
+        first, last = step[steps.LEAST_DOWN], step[steps.MOST_DOWN]
+        if step[steps.DIVIDES]:
+            first, last = 1.0 / first, 1.0 / last
+        low, high = min(low, first, last), max(high, first, last)
+    return low, high
 
 
 @kernel
@@ -66,7 +142,7 @@ def _draw_blur(step, words, more, last, found):
 
 
 @kernel
-def _draw_resize(step, words, more, height, width, result_height, result_width, found):
+def _draw_resize(step, words, more, height, width, result_height, result_width, walks, frame, key, found):
     """Draw a new size; a step that keeps it is not done."""
     if unit(more[0]) < step[steps.EVERY_P]:
         every = np.int64(step[steps.EVERY])
@@ -83,6 +159,8 @@ def _draw_resize(step, words, more, height, width, result_height, result_width, 
     elif step[steps.KEEPS]:
         found[steps.DONE] = 0.0
         return
+    if step[steps.UP_P] + step[steps.DOWN_P] > 0.0:
+        factor = _walked(factor, (frame, walks[steps.RESIZE_STEP]), _factors(step), key, 0, False)
     high, wide = np.float64(height), np.float64(width)
     if step[steps.OF] == steps.OF_RESULT:
         high, wide = np.float64(result_height), np.float64(result_width)
@@ -155,8 +233,8 @@ def _draw_order(rules, count, key, order):
 
 
 @kernel
-def draw_chain(chances, table, rules, seed, epoch, sample, height, width, scale, drawn, order):
-    """Draw the degradations of one sample.
+def draw_chain(chances, table, rules, seed, epoch, sample, height, width, scale, walks, frame, drawn, order):
+    """Draw the degradations of one sample, or of a frame of it, if it is a window of a clip.
 
     Args:
         chances: (variants,) float64, cumulative probabilities of the variants of the chain.
@@ -164,6 +242,8 @@ def draw_chain(chances, table, rules, seed, epoch, sample, height, width, scale,
         rules: (variants, rules, 4) float64, see `steps`.
         seed, epoch, sample: uint64; everything depends only on them.
         height, width, scale: Of the image, and how many times smaller the result is.
+        walks: (9,) float64, how far numbers walk from frame to frame, see `steps`.
+        frame: int64, its number in the window.
         drawn: (steps, NUM_DRAWN) float64, filled.
         order: (steps,) int64, filled: the numbers of steps in their order.
 
@@ -186,32 +266,42 @@ def draw_chain(chances, table, rules, seed, epoch, sample, height, width, scale,
         if step[steps.CODE] == 0 or unit(words[0]) >= step[steps.P]:
             continue
         found[steps.DONE] = 1.0
+        key = seed, sample, epoch, np.uint64(number)
         more = philox(seed, DEGRADE_STREAM, sample, epoch, np.uint64(number), _U(1))
         if step[steps.CODE] == steps.BLUR:
             last = philox(seed, DEGRADE_STREAM, sample, epoch, np.uint64(number), _U(2))
             _draw_blur(step, words, more, last, found)
+            _walk_blur(step, walks, frame, key, found)
         elif step[steps.CODE] == steps.RESIZE:
-            _draw_resize(step, words, more, height, width, result_height, result_width, found)
+            _draw_resize(step, words, more, height, width, result_height, result_width, walks, frame, key, found)
             if found[steps.DONE]:
                 height, width = np.int64(found[steps.HEIGHT]), np.int64(found[steps.WIDTH])
         elif step[steps.CODE] == steps.NOISE:
             _draw_noise(step, words, more, found)
+            _walk_noise(step, walks, frame, key, found)
         elif step[steps.CODE] == steps.JPEG:
             low, high = step[steps.LEAST_QUALITY], step[steps.MOST_QUALITY]
             quality = uniform(words[1], low, high)
-            found[steps.QUALITY] = _whole_if(quality, words[1], low, high, step[steps.IS_WHOLE_QUALITY] != 0)
+            is_whole = step[steps.IS_WHOLE_QUALITY] != 0
+            quality = _whole_if(quality, words[1], low, high, is_whole)
+            walk = frame, walks[steps.QUALITY_STEP]
+            found[steps.QUALITY] = _walked(quality, walk, (low, high), key, 0, is_whole)
             found[steps.ARITHMETIC_OF] = step[steps.ARITHMETIC]
     return variant
 
 
 @kernel
-def draw_chains(chances, table, rules, seed, epoch, samples, height, width, scale, drawn, orders, variants):
+def draw_chains(
+    chances, table, rules, seed, epoch, samples, height, width, scale, walks, frames, drawn, orders, variants
+):
     """Draw the degradations of many samples; see `draw_chain`.
 
     Args:
-        samples: (n,) int64; drawn: (n, steps, NUM_DRAWN); orders: (n, steps) int64; variants: (n,) int64.
+        samples: (n,) int64, of frames, `frames` of each window.
+        drawn: (n, steps, NUM_DRAWN); orders: (n, steps) int64; variants: (n,) int64.
     """
     for j in range(samples.shape[0]):
         variants[j] = draw_chain(
-            chances, table, rules, seed, epoch, np.uint64(samples[j]), height, width, scale, drawn[j], orders[j]
-        )
+            chances, table, rules, seed, epoch, np.uint64(samples[j]), height, width, scale, walks, j % frames,
+            drawn[j], orders[j],
+        )  # fmt: skip

@@ -58,6 +58,12 @@ COLOR, GREY, CORRELATED = range(3)
 # A mode after those of `resample`: a blur that keeps every n-th pixel.
 EVERY_NTH = NUM_MODES
 
+# How far numbers may walk from one frame of a window to the next: standard deviations of blurs, their angle, the
+# exponents of generalised and of plateau kernels, and the cutoff of low-pass filters; the factor of a resize; the
+# standard deviation of noise in 255ths, and Poisson's scale; the quality.
+SIGMA_STEP, ANGLE_STEP, GENERALIZED_STEP, PLATEAU_STEP, OMEGA_STEP = range(5)
+RESIZE_STEP, NOISE_STEP, SCALE_STEP, QUALITY_STEP = range(5, 9)
+
 # How the order of steps is drawn, a row each: first place and end, the probability, and what is done with these places:
 # shuffled; the first one becomes the last; the two steps of these numbers change places if the latter comes first.
 FIRST_PLACE, END_PLACE, ORDER_P, REORDER = range(4)
