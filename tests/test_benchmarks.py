@@ -73,6 +73,7 @@ WRITTEN = [
 ]  # fmt: skip
 # A benchmark, the number of its tables, the first cells of one table, and its place.
 BENCHMARKS = {
+    "clips.py": (1, ["single frames", "windows of 5", "windows of 15"] * 2, 0),
     "convert.py": (1, JOBS, 0),
     "degradations.py": (3, ["real_esrgan", "neosr", "bsrgan", "bsrgan_plus", "trainner_redux", "first_order"], 0),
     "gil.py": (1, ["4", "4", "4", "16", "16", "16"], 0),
