@@ -120,6 +120,7 @@ def test_numbers_walk_by_small_steps_within_their_ranges(name: str) -> None:
         if code not in walked or len(plain.variants) > 1:
             continue
         column, most = walked[code]
+        most = 0.15 if code == steps.BLUR and plain.variants[0].steps[number].get(steps.IS_VARIANCE) else most
         done = drawn[:, 0, number, steps.DONE] > 0
         values, every = drawn[done, :, number, column], ranges[ranges[:, number, steps.DONE] > 0, number, column]
         if not done.any():

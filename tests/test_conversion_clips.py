@@ -105,9 +105,9 @@ def test_what_is_no_clip_is_refused(photos: Path, tmp_path: Path) -> None:
             lmdbloader.convert(tmp_path / name[:1], tmp_path / "d.lmdb", layout="clips")
         return str(caught.value)
 
-    assert "no number" in refused("a/first.png")
+    assert "numbered frames" in refused("a/first.png")
     assert "same number" in refused("b/im1.png", "b/im01.png")
-    assert "is in no folder" in refused("c.png", "000/1.png")
+    assert "a folder for each clip" in refused("c.png", "000/1.png")
     (tmp_path / "empty").mkdir()
     with pytest.raises(SourceError, match="no frames"):
         lmdbloader.convert(tmp_path / "empty", tmp_path / "d.lmdb", layout="clips")
@@ -139,8 +139,8 @@ def decoded(file: Path) -> list[Any]:
 @pytest.mark.parametrize("options", [{"workers": 0}, {"workers": 2, "parts": 4, "shuffle": 2}])
 def test_frames_of_videos_are_those_that_av_decodes(videos: Path, tmp_path: Path, options: dict[str, Any]) -> None:
     lmdbloader.convert(videos, tmp_path / "d.lmdb", layout="clips", **options)
-    expected = {"a": decoded(videos / "a.mp4"), "scenes/b": decoded(videos / "scenes" / "b.mkv")}
-    assert {clip: len(found) for clip, found in expected.items()} == {"a": 40, "scenes/b": 17}
+    expected = {"a.mp4": decoded(videos / "a.mp4"), "scenes/b.mkv": decoded(videos / "scenes" / "b.mkv")}
+    assert {clip: len(found) for clip, found in expected.items()} == {"a.mp4": 40, "scenes/b.mkv": 17}
     ds = LMDBDataset(tmp_path / "d.lmdb")
     assert len(ds) == 57
     for sample in ds:
@@ -159,6 +159,5 @@ def test_a_video_that_cannot_be_read_is_named(videos: Path, tmp_path: Path, monk
 
     whole = (videos / "scenes" / "b.mkv").read_bytes()
     assert "bad.mp4" in refused("noise", bytes(1000), "bad.mp4")
-    assert "one clip" in refused("twice", whole, "a.mkv", "a.mp4")
     monkeypatch.setitem(sys.modules, "av", None)
     assert "lmdbloader[video]" in refused("no av", whole, "a.mkv")

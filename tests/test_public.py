@@ -15,7 +15,7 @@ from imports import PACKAGE
 import lmdbloader
 
 NAMES = {
-    *("LMDBDataset", "Loader", "collate", "dataloader", "QuasiRandom", "ProgressiveResize"),
+    *("LMDBDataset", "Loader", "Clips", "collate", "dataloader", "QuasiRandom", "ProgressiveResize"),
     *("convert", "write", "estimate", "stage", "find_splits", "merge", "append", "mix", "subset"),
     *("verify", "recode", "repair", "info", "preview", "extract"),
     *("errors", "fields", "transforms", "superres", "lab", "integrations", "ray"),

@@ -23,7 +23,6 @@ from lmdbloader.store import Reader
 from lmdbloader.store.rows import Rows, rows_at
 
 if TYPE_CHECKING:
-    from lmdbloader.batch.clips import Clips
     from lmdbloader.batch.functions import Functions
 
 I64 = npt.NDArray[np.int64]
@@ -79,7 +78,7 @@ class Batcher:
         form: Form = None,
         channels: Mapping[str, int] | None = None,
         repeats: bool = False,
-        clips: Clips | None = None,
+        clips: Any = None,
     ) -> None:
         """Prepare to read.
 
@@ -94,7 +93,7 @@ class Batcher:
             form: Of finished batches.
             channels: Of images that are read without the pipeline, one by one, and come in its memory format.
             repeats: Whether samples may come more than once in an epoch.
-            clips: The samples, if these are windows; `rows` are then those of the frames.
+            clips: The Clips, if samples are windows; `rows` are then those of the frames.
 
         Raises:
             OptionError: A transform would move images without boxes or arrays of their size; or a function does not
@@ -102,7 +101,8 @@ class Batcher:
         """
         self.pipeline, self.fields, self.rows, self._source = pipeline, fields, rows, source
         self._form, self._channels, self._repeats, self._clips = form, channels or {}, repeats, clips
-        self.frames, self._num_samples = (1, len(rows)) if clips is None else (clips.frames, len(clips))
+        self.frames: int = 1 if clips is None else clips.frames
+        self._num_samples = len(rows if clips is None else clips)
         reader = pipeline.reader
         if any(f.kind in ("array", "json") for f in fields.values()):
             from lmdbloader.batch.places import refuse_to_leave
@@ -153,7 +153,7 @@ class Batcher:
     def _bound(self, functions: Sequence[Callable[[Any], Any]]) -> Functions:
         from lmdbloader.batch.functions import Functions
 
-        return Functions(self.pipeline, self.fields, self._own_transform, functions, clips=self._clips)
+        return Functions(self.pipeline, self.fields, self._own_transform, functions, self._clips)
 
     @property
     def own_functions(self) -> Functions:
@@ -170,7 +170,7 @@ class Batcher:
         """Return the rows of the index (n,) of draws (n,) in an epoch; of windows, (n * frames,)."""
         samples = self.samples_of(draws)
         if self._clips is not None:
-            samples = self._clips.frames_of(samples, draws, self.pipeline.seed, epoch)
+            samples = self._clips._frames_of(samples, draws, self.pipeline.seed, epoch)
         return samples if self._is_whole else rows_at(self.rows, samples)
 
     def read(self, draws: I64, epoch: int, batch_size: int, clock: Clock = NO_CLOCK) -> list[Any]:
@@ -294,7 +294,7 @@ class Batcher:
             changed = starmap(self._as_from_pipeline, ((name, getattr(batch, name)) for name in self._channels))
             batch = batch._replace(**dict(changed))
         if self._clips is not None:
-            batch = self._clips.joined(batch)
+            batch = self._clips._joined(batch)
         if transform is not None or self._functions is not None:
             batch = self.own_functions.finish(
                 batch, transform, epoch=epoch, position=position, samples=self.samples_of(draws), draws=draws, run=run
@@ -317,7 +317,7 @@ def _values_of(reader: Reader, f: Field) -> Read:
     """
     name = f.name
     if f.kind == "array":
-        return lambda rows, draws, epoch, clock: stack_if_equal(
+        return lambda rows, draws, epoch, clock: _stack_if_equal(
             [torch.from_numpy(reader.read_array(name, row, clock=clock)) for row in rows.tolist()]
         )
     kind = kind_named(f.kind)
@@ -353,10 +353,10 @@ def _different_images(reader: Reader, name: str, rows: I64, clock: Clock) -> Any
     for row, at, length in zip(rows.tolist(), start.tolist(), nbytes.tolist(), strict=True):
         pixels = reader.as_image(name, row, buffer[at : at + length])
         images.append(torch.from_numpy(pixels[0] if is_mask else pixels))
-    return stack_if_equal(images)
+    return _stack_if_equal(images)
 
 
-def stack_if_equal(values: list[torch.Tensor]) -> Any:
+def _stack_if_equal(values: list[torch.Tensor]) -> Any:
     """Return tensors of one shape and dtype as one tensor (B, ...), others unchanged."""
     if values and all(v.shape == values[0].shape and v.dtype == values[0].dtype for v in values):
         return torch.stack(values)

@@ -64,10 +64,7 @@ class DegradeStep:
             OptionError: There is no such field, or its images do not suit.
         """
         if frames is None and any(degradation.walks):
-            raise OptionError(
-                f"{degradation}: numbers walk along the frames of clips, and the samples are single images. Leave "
-                "`.walking()` out, or read Clips(dataset, 5)."
-            )
+            raise OptionError(f"{degradation}: samples are single images. Leave `.walking` out, or read Clips(...).")
         self._degradation, self._name, scale = degradation, _field_of(degradation, kinds), degradation.scale
         self._frames, self._walks = frames or 1, np.array(degradation.walks)
         self._shape, self._dtype = _images_of(pipeline, self._name, degradation)

@@ -20,7 +20,6 @@ from lmdbloader.transforms.functions import call, described, is_compiled
 from lmdbloader.transforms.of_torchvision import check_pixels, in_step
 
 if TYPE_CHECKING:
-    from lmdbloader.batch.clips import Clips
     from lmdbloader.batch.degraded import DegradeStep
     from lmdbloader.batch.steps import OwnStep
 
@@ -43,8 +42,7 @@ class Functions:
         fields: Mapping[str, Field],
         own: OwnTransform,
         functions: Sequence[Callable[[Any], Any]],
-        *,
-        clips: Clips | None = None,
+        clips: Any = None,
     ) -> None:
         """Bind functions to fields; compiled functions are compiled for them.
 
@@ -53,7 +51,7 @@ class Functions:
             fields: All fields, by name.
             own: The dataset's own transform.
             functions: Functions of whole batches, and compiled functions.
-            clips: What the samples are windows of, if they are.
+            clips: The Clips, if samples are windows.
 
         Raises:
             KernelError: Numba is not installed.
@@ -133,7 +131,7 @@ class Functions:
             batch = collate(batch)
         for place in range(self._num_places):
             if (step := self._steps.get(place)) is not None:
-                run_step = step.run if self._clips is None else partial(self._clips.of_frames, step.run)
+                run_step = step.run if self._clips is None else partial(self._clips._of_frames, step.run)
                 batch = run_step(batch, draws, seed=seed, epoch=epoch, is_fresh=is_fresh)
             else:
                 function = self._functions[place]

@@ -50,13 +50,12 @@ def shuffle(listing: Listing, seed: int) -> Listing:
     Frames of a clip stay together, in their order.
     """
     names = listing.sources.names
+    order = _random_order(names, seed)
     if listing.fields == FIELDS:
         folders = list(map(os.path.dirname, names))
         clips = Names.join(names.folder, dict.fromkeys(folders))
-        place = {clips[number]: place for place, number in enumerate(_random_order(clips, seed).tolist())}
+        place = dict(zip(clips, np.argsort(_random_order(clips, seed)).tolist(), strict=True))
         order = np.argsort([place[folder] for folder in folders], kind="stable")
-    else:
-        order = _random_order(names, seed)
     return replace(listing, sources=listing.sources.take(order))
 
 

@@ -148,7 +148,7 @@ def image_of(place: Field, fields: Iterable[Field]) -> str | None:
 
 def holds_clips(fields: Mapping[str, Field]) -> bool:
     """Return whether samples are frames of clips, by their fields."""
-    return all(name in fields and fields[name].kind == kind for name, kind in ((CLIP, "text"), (FRAME, "int")))
+    return {(CLIP, "text"), (FRAME, "int")} <= {(f.name, f.kind) for f in fields.values()}
 
 
 def undecided(fields: Sequence[Field]) -> tuple[Field, ...]:

@@ -544,7 +544,7 @@ class Loader(DataLoader[Any]):
         """Return what determines the order of an epoch, but for the seed."""
         key = epoch if self._orders.changes else 0
         if self._identity is None or self._identity[0] != key:
-            text = self._orders.text(epoch, self._layout) + ("" if self._clips is None else f", {self._clips.text}")
+            text = self._orders.text(epoch, self._layout) + ("" if self._clips is None else f", {self._clips._text}")
             transforms = (*self.dataset.all_transforms, *self._options["transforms"])
             self._identity = key, identity(self._read_from, text, self._orders.length(epoch), transforms)
         return self._identity[1]
@@ -693,9 +693,6 @@ _FIXED = _OF_LOADERS - {"self", "foreign"} | {"epoch"}
 def _extents(
     dataset: LMDBDataset, clips: Clips | None, first: int, end: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the offset of samples first ... end - 1 in the file, and their bytes there, (n,) each.
-
-    Of a window, which shares its frames with others, they are those of the frame in the middle.
-    """
-    rows = dataset.stored_rows[first:end] if clips is None else dataset.rows_of(clips.middles(first, end))
+    """Return the offset of samples in the file, and their bytes there, (n,) each; of windows, of the middle frames."""
+    rows = dataset.stored_rows[first:end] if clips is None else dataset.rows_of(clips._middle_frames(first, end))
     return dataset.reader.extents(tuple(dataset.fields), rows)

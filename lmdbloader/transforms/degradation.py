@@ -120,7 +120,7 @@ class Degradation(BatchFunction):
         fixed = {"fixed": True} if self.fixed else {}
         field = {} if self.field is None else {"field": self.field}
         shown = {"scale": self.scale, **self.options, **fixed, **field}
-        walking = f".walking({', '.join(map(str, self.walks))})" if any(self.walks) else ""
+        walking = f".walking{self.walks}" if any(self.walks) else ""
         return f"{self.name}({', '.join(f'{name}={value!r}' for name, value in shown.items())}){walking}"
 
     def walking(
@@ -135,19 +135,18 @@ class Degradation(BatchFunction):
         poisson_scale_step: float = 0.005,
         quality_step: float = 3.0,
     ) -> Degradation:
-        """Return the same degradation with numbers that walk from one frame of a window to the next, for `Clips`.
+        """Return the same degradation with numbers that walk from frame to frame of a window of `Clips`.
 
-        The frames of a window have one chain: the same steps, families of kernels, modes and order, with noise of their
-        own. Numbers are the same too, unless they walk: to each next frame a number changes by a uniform one between
-        -step and step, and stays in its range. Names and defaults are those of RealBasicVSR.
+        All frames of a window have one chain, and noise of their own. Numbers are the same too, unless they walk: to
+        each next frame one changes by up to a step, and stays in its range. Defaults are those of RealBasicVSR.
 
         Args:
-            sigma_step: Of both standard deviations of a blur.
+            sigma_step: Of both standard deviations of a blur, or of BSRGAN's variances.
             rotate_angle_step: Of the angle of an anisotropic blur, in radians.
             beta_gaussian_step: Of the exponent of a generalised kernel.
             beta_plateau_step: Of the exponent of a plateau kernel.
             omega_step: Of the cutoff of a low-pass filter, in radians a pixel.
-            resize_step: Of the factor of each resize but the last, which gives the size of `lr`.
+            resize_step: Of the factor of a resize that is drawn.
             gaussian_sigma_step: Of the standard deviation of noise, in 255ths.
             poisson_scale_step: Of the scale of Poisson noise.
             quality_step: Of JPEG's quality.
@@ -155,15 +154,10 @@ class Degradation(BatchFunction):
         Raises:
             OptionError: A step is negative, or not finite.
         """
-        names = [name for name in Degradation.walking.__annotations__ if name != "return"]
-        given = (
-            sigma_step, rotate_angle_step, beta_gaussian_step, beta_plateau_step, omega_step, resize_step,
-            gaussian_sigma_step, poisson_scale_step, quality_step,
-        )  # fmt: skip
-        walks = tuple(number(name, value) for name, value in zip(names, given, strict=True))
-        for name, value in zip(names, walks, strict=True):
-            if not 0 <= value < math.inf:
-                raise OptionError(f"{self.name}: {name}={value}: expected a finite number of at least 0")
+        given = {name: value for name, value in locals().items() if name != "self"}
+        walks = tuple(number(name, value) for name, value in given.items())
+        if not all(0 <= value < math.inf for value in walks):
+            raise OptionError(f"{self.name}: walking: {given}: expected finite numbers of at least 0")
         return dataclasses.replace(self, walks=walks)
 
     def followed_by(self, transforms: Sequence[Transform]) -> Degradation:

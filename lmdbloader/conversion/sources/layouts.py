@@ -101,10 +101,6 @@ def list_sources(
                 raise OptionError(f"{option(name)} with {both}: give the folder of the images as {option('src')}")
         high = _list_half(hr, layout)
         listing = match(hr, high, *((low, _list_half(low, layout)) for low in lows))
-        if layout == "clips":
-            from lmdbloader.conversion.sources.clips import as_clips
-
-            listing = as_clips(hr, listing)
     elif src is None:
         raise OptionError(f"nothing to convert: give {option('src')}, or {both}")
     elif (labelled := _list_labelled(src, layout, masks, annotations, classes, skip)) is not None:
@@ -113,6 +109,10 @@ def list_sources(
         asked = [_module(layout)] if layout != "auto" else _modules()
         module = next(m for m in asked if layout != "auto" or m.holds(src))
         listing = module.list_samples(src, layout, prefer_images)
+    if layout == "clips":
+        from lmdbloader.conversion.sources.clips import as_clips
+
+        listing = as_clips(src or hr, listing)
     return replace(
         listing, in_process=any(isinstance(place, str) and only_here(place) for place in (src, hr, *lows, masks))
     )

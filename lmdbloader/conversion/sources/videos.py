@@ -6,14 +6,12 @@ import importlib
 import os
 import threading
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from lmdbloader.conversion.sources.listing import Listing, Names, Others, Sources, Span, Spans, walk_names
+from lmdbloader.conversion.sources.listing import Listing, Names, Sources, Span, Spans, litter_in
 from lmdbloader.errors import SourceError
 
 _SUFFIXES = frozenset(b".avi .m4v .mkv .mov .mp4 .mpeg .mpg .ts .webm .y4m".split())
@@ -25,41 +23,22 @@ def is_video(path: bytes) -> bool:
 
 
 def find_frames(place: Path) -> Listing:
-    """Return the frames of all video files below a folder; that of number k of a/b.mp4 has the name a/b/0000000k.
+    """Return the frames of all video files below a folder; frame 3 of a/b.mp4 has the name a/b.mp4/00000003.
 
     The span of a frame has its number as start, and the bytes of its packet.
 
     Raises:
-        SourceError: PyAV is not installed, two files have one name, or a file cannot be read.
+        SourceError: PyAV is not installed, or a file cannot be read.
     """
-    top, others = os.fsencode(place), Others()
-    files = list(walk_names(partial(_videos_in, top, others), others))
-    names: list[bytes] = []
-    which, start, sizes = list[int](), list[int](), list[int]()
-    for k, name in enumerate(files):
-        stem = os.path.splitext(name)[0]
-        if k and stem == os.path.splitext(files[k - 1])[0]:
-            raise SourceError(f"{place}: {os.fsdecode(files[k - 1])} and {os.fsdecode(name)} would be one clip")
-        nbytes = [size for _, size in _packets(os.path.join(top, name))]
-        names += [b"%s/%08d" % (stem, number) for number in range(len(nbytes))]
-        which += [k] * len(nbytes)
-        start += range(len(nbytes))
-        sizes += nbytes
-    paths = tuple(os.path.join(top, name) for name in files)
-    spans = Spans(paths, np.array(which, np.int32), np.array(start, np.int64), np.array(sizes, np.int64))
-    sources = Sources(Names.join(top, names), np.array(sizes, np.int64), spans=spans)
-    return Listing("images", sources, ignored=others.ignored())
-
-
-def _videos_in(top: bytes, others: Others, folder: bytes) -> Iterator[bytes]:
-    with os.scandir(os.path.join(top, folder[:-1])) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                yield folder + entry.name + b"/"
-            elif is_video(entry.name):
-                yield folder + entry.name
-            else:
-                others.add(folder + entry.name)
+    found = (os.fsencode(path.relative_to(place)) for path in place.rglob("*"))
+    files = sorted(name for name in found if is_video(name) and litter_in(name) is None)
+    paths = tuple(os.path.join(os.fsencode(place), name) for name in files)
+    nbytes = [[size for _, size in _packets(path)] for path in paths]
+    names = (b"%s/%08d" % (file, k) for file, sizes in zip(files, nbytes, strict=True) for k in range(len(sizes)))
+    which = np.repeat(np.arange(len(paths), dtype=np.int32), [*map(len, nbytes)])
+    start = np.array([k for sizes in nbytes for k in range(len(sizes))], np.int64)
+    spans = Spans(paths, which, start, np.array([size for sizes in nbytes for size in sizes], np.int64))
+    return Listing("images", Sources(Names.join(os.fsencode(place), names), spans.nbytes, spans=spans))
 
 
 def _opened(path: bytes) -> Any:
@@ -83,17 +62,15 @@ def _packets(path: bytes) -> list[tuple[int, int]]:
 
 
 class _Decoder(threading.local):
-    """The video that a thread reads, and where it is."""
+    """The video that a thread reads, the times of its frames, and the number of the next one."""
 
-    path: bytes = b""
-    times: dict[int, int]
-    next = 0
-    frames: Iterator[Any]
+    path, times, next = b"", list[int](), 0
     container: Any
+    frames: Iterator[Any]
 
     def frame(self, path: bytes, number: int) -> Any:
         if path != self.path:
-            self.times = {k: time for k, (time, _) in enumerate(_packets(path))}
+            self.times = [time for time, _ in _packets(path)]
             self.container, self.path, self.next = _opened(path), path, -1
         if number != self.next:
             self.container.seek(self.times[number], stream=self.container.streams.video[0])
@@ -115,8 +92,8 @@ def read_frame(file: Span) -> bytes:
         frame = _decoder.frame(file.path, file.start)
         if frame.pts != _decoder.times[file.start]:
             raise ValueError("a frame is missing")
-        pixels: npt.NDArray[np.uint8] = frame.to_ndarray(format="rgb24")
-    except (ValueError, KeyError, StopIteration, SourceError) as error:  # PyAV's errors are ValueErrors or OSErrors
+        pixels = frame.to_ndarray(format="rgb24")
+    except (ValueError, IndexError, StopIteration, SourceError) as error:  # PyAV's errors are ValueErrors or OSErrors
         _decoder.path = b""
         raise OSError(f"frame {file.start} of {os.fsdecode(file.path)} cannot be decoded: {error}") from error
-    return b"P6 %d %d 255 " % (pixels.shape[1], pixels.shape[0]) + pixels.tobytes()
+    return bytes(b"P6 %d %d 255 " % (frame.width, frame.height) + pixels.tobytes())

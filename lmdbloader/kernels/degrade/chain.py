@@ -216,8 +216,7 @@ def degrade(
         shape: channels, height, width.
         samples: (n,) int64, on which the draws depend.
         frames: Of a window, whose frames have the same sample and noise of their own; 1 for single images.
-        walks: As for `draw_chain`.
-        tables, scale: As for `draw_chain`.
+        walks, tables, scale: As for `draw_chain`.
         sharpens: 0: nothing; 1: what `lr` is made of; 2: `hr` too.
         seed, epoch: uint64.
         out: (2,) int64, addresses of `lr` and `hr` in the batch; `hr` may be 0, and is then not written.

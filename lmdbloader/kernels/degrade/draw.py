@@ -13,7 +13,7 @@ from lmdbloader.kernels.runtime.philox import DEGRADE_STREAM, below, philox, uni
 
 _U = np.uint64
 _LN10 = math.log(10)
-# The last word of the counter of a step's walk, less the number of the frame.
+# The last word of the counter of a walk, less 16 times the number of the frame before and the place of the number.
 _OF_WALK = np.uint64(1 << 16)
 # The counter of a step's words is its number; those of the chain itself have this one.
 _OF_CHAIN = np.uint64(1 << 32)
@@ -37,99 +37,49 @@ def _choice(step, first, count, value):
 
 
 @kernel
-def _walked(value, walk, limits, key, place, is_whole):
-    """Return a number after its walk to a frame: a small random step to each, within the limits.
+def _walked(value, first, last, walk, which, place):
+    """Return a number in a frame of a window: to each frame it takes a random step within its limits.
 
     Args:
-        value: Of the first frame.
-        walk: The frame, and the most that a step is.
-        limits: The least and the most value, in any order.
-        key: seed, sample, epoch, and the number of the step of the chain.
-        place: Of the number among those of its step, below 8.
-        is_whole: Whether it stays whole.
+        value: In the first frame; first, last: its limits, in any order.
+        walk: Walks and frame as of `draw_chain`, and the counter: seed, sample, epoch, number of the step of the chain.
+        which: Of the walks; place: of the number among those of the step of the chain.
     """
-    frame, most = walk
-    seed, sample, epoch, number = key
+    walks, frame, seed, sample, epoch, number = walk
+    most, low, high = walks[which], min(first, last), max(first, last)
     if most > 0.0:
-        low, high = min(limits[0], limits[1]), max(limits[0], limits[1])
         for k in range(frame):
-            words = philox(seed, DEGRADE_STREAM, sample, epoch, number, _OF_WALK + np.uint64(8 * k + place))
+            words = philox(seed, DEGRADE_STREAM, sample, epoch, number, _OF_WALK + np.uint64(16 * k + place))
             value = min(max(value + uniform(words[0], -most, most), low), high)
-            value = np.rint(value) if is_whole else value
     return value
 
 
 @kernel
-def _walk_blur(step, walks, frame, key, found):
-    if found[steps.SHAPE] == blur.SINC:
-        at = steps.LEAST_OMEGA if found[steps.SIZE] < 13 else steps.LEAST_OMEGA_OF_LARGE
-        walk = frame, walks[steps.OMEGA_STEP]
-        found[steps.FIRST] = _walked(found[steps.FIRST], walk, (step[at], math.pi), key, 0, False)
-        found[steps.SECOND] = found[steps.FIRST]
-        return
-    isotropic = found[steps.FIRST] == found[steps.SECOND] and found[steps.ANGLE] == 0.0
-    at = steps.LEAST_ISO if isotropic else steps.LEAST_SIGMA
-    low, high = step[at], step[at + 1]
-    if step[steps.IS_VARIANCE] and not isotropic:
-        low, high = math.sqrt(low), math.sqrt(high)
-    walk = frame, walks[steps.SIGMA_STEP]
-    found[steps.FIRST] = _walked(found[steps.FIRST], walk, (low, high), key, 0, False)
-    found[steps.SECOND] = _walked(found[steps.SECOND], walk, (low, high), key, 0 if isotropic else 1, False)
-    if not isotropic:
-        limits = step[steps.LEAST_ANGLE], step[steps.MOST_ANGLE]
-        found[steps.ANGLE] = _walked(found[steps.ANGLE], (frame, walks[steps.ANGLE_STEP]), limits, key, 2, False)
-    if found[steps.SHAPE] != blur.GAUSSIAN:
-        plateau = found[steps.SHAPE] == blur.PLATEAU
-        at = steps.LEAST_PLATEAU if plateau else steps.LEAST_GENERALIZED
-        walk = frame, walks[steps.PLATEAU_STEP if plateau else steps.GENERALIZED_STEP]
-        found[steps.BETA] = _walked(found[steps.BETA], walk, (step[at], step[at + 1]), key, 3, False)
+def _drawn(word, first, last, walk, which, place):
+    return _walked(uniform(word, first, last), first, last, walk, which, place)
 
 
 @kernel
-def _walk_noise(step, walks, frame, key, found):
-    if found[steps.KIND] == steps.POISSON:
-        limits = step[steps.LEAST_SCALE], step[steps.MOST_SCALE]
-        found[steps.SIGMA] = _walked(found[steps.SIGMA], (frame, walks[steps.SCALE_STEP]), limits, key, 0, False)
-    elif found[steps.COLORS] != steps.CORRELATED:
-        limits = step[steps.LEAST_NOISE] / 255.0, step[steps.MOST_NOISE] / 255.0
-        walk = frame, walks[steps.NOISE_STEP] / 255.0
-        found[steps.SIGMA] = _walked(found[steps.SIGMA], walk, limits, key, 0, False)
-
-
-@kernel
-def _factors(step):
-    """Return the least and the greatest factor of a resize, 1 included."""
-    low, high = 1.0, 1.0
-    if step[steps.UP_P] > 0.0:
-        high = max(high, step[steps.LEAST_UP], step[steps.MOST_UP])
-    if step[steps.DOWN_P] > 0.0:
-        first, last = step[steps.LEAST_DOWN], step[steps.MOST_DOWN]
-        if step[steps.DIVIDES]:
-            first, last = 1.0 / first, 1.0 / last
-        low, high = min(low, first, last), max(high, first, last)
-    return low, high
-
-
-@kernel
-def _draw_blur(step, words, more, last, found):
+def _draw_blur(step, words, more, last, walk, found):
     size = np.int64(step[steps.LEAST_SIZE])
     size += 2 * below(words[1], (np.int64(step[steps.MOST_SIZE]) - size) // 2 + 1)
     found[steps.SIZE] = size
     if unit(words[2]) < step[steps.SINC_P]:
         least = step[steps.LEAST_OMEGA] if size < 13 else step[steps.LEAST_OMEGA_OF_LARGE]
         found[steps.SHAPE] = blur.SINC
-        found[steps.FIRST] = found[steps.SECOND] = uniform(words[3], least, math.pi)
+        found[steps.FIRST] = found[steps.SECOND] = _drawn(words[3], least, math.pi, walk, steps.OMEGA_STEP, 0)
         return
     family = _choice(step, steps.FAMILIES, steps.NUM_FAMILIES, unit(words[3]))
     shape = _SHAPES[family // 2]
     if family & 1:
-        first = uniform(more[0], step[steps.LEAST_SIGMA], step[steps.MOST_SIGMA])
-        second = uniform(more[1], step[steps.LEAST_SIGMA], step[steps.MOST_SIGMA])
+        low, high = step[steps.LEAST_SIGMA], step[steps.MOST_SIGMA]
+        first = _drawn(more[0], low, high, walk, steps.SIGMA_STEP, 0)
+        second = _drawn(more[1], low, high, walk, steps.SIGMA_STEP, 1)
         if step[steps.IS_VARIANCE]:
             first, second = math.sqrt(first), math.sqrt(second)
-        angle = uniform(more[2], step[steps.LEAST_ANGLE], step[steps.MOST_ANGLE])
+        angle = _drawn(more[2], step[steps.LEAST_ANGLE], step[steps.MOST_ANGLE], walk, steps.ANGLE_STEP, 2)
     else:
-        first = second = uniform(more[0], step[steps.LEAST_ISO], step[steps.MOST_ISO])
+        first = second = _drawn(more[0], step[steps.LEAST_ISO], step[steps.MOST_ISO], walk, steps.SIGMA_STEP, 0)
         angle = 0.0
     beta = 1.0
     if shape != blur.GAUSSIAN:
@@ -137,12 +87,14 @@ def _draw_blur(step, words, more, last, found):
         low, high = step[at], step[at + 1]
         # Half of them between the least exponent and 1, half between 1 and the greatest.
         beta = uniform(last[0], low, 1.0) if unit(more[3]) < 0.5 else uniform(last[0], 1.0, high)
+        which = steps.GENERALIZED_STEP if shape == blur.GENERALIZED else steps.PLATEAU_STEP
+        beta = _walked(beta, low, high, walk, which, 3)
     found[steps.SHAPE], found[steps.FIRST], found[steps.SECOND] = shape, first, second
     found[steps.ANGLE], found[steps.BETA] = angle, beta
 
 
 @kernel
-def _draw_resize(step, words, more, height, width, result_height, result_width, walks, frame, key, found):
+def _draw_resize(step, words, more, height, width, result_height, result_width, walk, found):
     """Draw a new size; a step that keeps it is not done."""
     if unit(more[0]) < step[steps.EVERY_P]:
         every = np.int64(step[steps.EVERY])
@@ -152,15 +104,13 @@ def _draw_resize(step, words, more, height, width, result_height, result_width, 
         return
     which, factor = unit(words[1]), 1.0
     if which < step[steps.UP_P]:
-        factor = uniform(words[2], step[steps.LEAST_UP], step[steps.MOST_UP])
+        factor = _drawn(words[2], step[steps.LEAST_UP], step[steps.MOST_UP], walk, steps.RESIZE_STEP, 0)
     elif which < step[steps.UP_P] + step[steps.DOWN_P]:
-        factor = uniform(words[2], step[steps.LEAST_DOWN], step[steps.MOST_DOWN])
+        factor = _drawn(words[2], step[steps.LEAST_DOWN], step[steps.MOST_DOWN], walk, steps.RESIZE_STEP, 0)
         factor = 1.0 / factor if step[steps.DIVIDES] else factor
     elif step[steps.KEEPS]:
         found[steps.DONE] = 0.0
         return
-    if step[steps.UP_P] + step[steps.DOWN_P] > 0.0:
-        factor = _walked(factor, (frame, walks[steps.RESIZE_STEP]), _factors(step), key, 0, False)
     high, wide = np.float64(height), np.float64(width)
     if step[steps.OF] == steps.OF_RESULT:
         high, wide = np.float64(result_height), np.float64(result_width)
@@ -177,7 +127,7 @@ def _draw_resize(step, words, more, height, width, result_height, result_width, 
 
 
 @kernel
-def _draw_noise(step, words, more, found):
+def _draw_noise(step, words, more, walk, found):
     which = unit(words[1])
     kind = steps.SPECKLE
     if which < step[steps.GAUSSIAN_P]:
@@ -190,10 +140,11 @@ def _draw_noise(step, words, more, found):
     elif which < step[steps.GRAY_P] + step[steps.CORRELATED_P] and kind != steps.POISSON:
         colors = steps.CORRELATED
     low, high = step[steps.LEAST_NOISE], step[steps.MOST_NOISE]
-    sigma = _whole_if(uniform(words[3], low, high), words[3], low, high, step[steps.IS_WHOLE] != 0) / 255.0
+    sigma = _whole_if(uniform(words[3], low, high), words[3], low, high, step[steps.IS_WHOLE] != 0)
+    sigma = _walked(sigma, low, high, walk, steps.NOISE_STEP, 0) / 255.0
     found[steps.KIND], found[steps.COLORS], found[steps.VALUES] = kind, colors, 0.0
     if kind == steps.POISSON:
-        sigma = uniform(words[3], step[steps.LEAST_SCALE], step[steps.MOST_SCALE])
+        sigma = _drawn(words[3], step[steps.LEAST_SCALE], step[steps.MOST_SCALE], walk, steps.SCALE_STEP, 0)
         if step[steps.MOST_VALUES] > 0:
             found[steps.VALUES] = exp(_LN10 * uniform(more[0], step[steps.LEAST_VALUES], step[steps.MOST_VALUES]))
     elif colors == steps.CORRELATED:  # as BSRGAN has it, of the greatest deviation
@@ -242,7 +193,7 @@ def draw_chain(chances, table, rules, seed, epoch, sample, height, width, scale,
         rules: (variants, rules, 4) float64, see `steps`.
         seed, epoch, sample: uint64; everything depends only on them.
         height, width, scale: Of the image, and how many times smaller the result is.
-        walks: (9,) float64, how far numbers walk from frame to frame, see `steps`.
+        walks: (9,) float64, the most that numbers change from frame to frame, see `steps`.
         frame: int64, its number in the window.
         drawn: (steps, NUM_DRAWN) float64, filled.
         order: (steps,) int64, filled: the numbers of steps in their order.
@@ -266,26 +217,23 @@ def draw_chain(chances, table, rules, seed, epoch, sample, height, width, scale,
         if step[steps.CODE] == 0 or unit(words[0]) >= step[steps.P]:
             continue
         found[steps.DONE] = 1.0
-        key = seed, sample, epoch, np.uint64(number)
+        walk = walks, frame, seed, sample, epoch, np.uint64(number)
         more = philox(seed, DEGRADE_STREAM, sample, epoch, np.uint64(number), _U(1))
         if step[steps.CODE] == steps.BLUR:
             last = philox(seed, DEGRADE_STREAM, sample, epoch, np.uint64(number), _U(2))
-            _draw_blur(step, words, more, last, found)
-            _walk_blur(step, walks, frame, key, found)
+            _draw_blur(step, words, more, last, walk, found)
         elif step[steps.CODE] == steps.RESIZE:
-            _draw_resize(step, words, more, height, width, result_height, result_width, walks, frame, key, found)
+            _draw_resize(step, words, more, height, width, result_height, result_width, walk, found)
             if found[steps.DONE]:
                 height, width = np.int64(found[steps.HEIGHT]), np.int64(found[steps.WIDTH])
         elif step[steps.CODE] == steps.NOISE:
-            _draw_noise(step, words, more, found)
-            _walk_noise(step, walks, frame, key, found)
+            _draw_noise(step, words, more, walk, found)
         elif step[steps.CODE] == steps.JPEG:
             low, high = step[steps.LEAST_QUALITY], step[steps.MOST_QUALITY]
             quality = uniform(words[1], low, high)
             is_whole = step[steps.IS_WHOLE_QUALITY] != 0
-            quality = _whole_if(quality, words[1], low, high, is_whole)
-            walk = frame, walks[steps.QUALITY_STEP]
-            found[steps.QUALITY] = _walked(quality, walk, (low, high), key, 0, is_whole)
+            quality = _walked(_whole_if(quality, words[1], low, high, is_whole), low, high, walk, steps.QUALITY_STEP, 0)
+            found[steps.QUALITY] = np.rint(quality) if is_whole else quality
             found[steps.ARITHMETIC_OF] = step[steps.ARITHMETIC]
     return variant
 
@@ -297,8 +245,8 @@ def draw_chains(
     """Draw the degradations of many samples; see `draw_chain`.
 
     Args:
-        samples: (n,) int64, of frames, `frames` of each window.
-        drawn: (n, steps, NUM_DRAWN); orders: (n, steps) int64; variants: (n,) int64.
+        samples: (n,) int64, of frames, `frames` of each window; drawn: (n, steps, NUM_DRAWN); orders: (n, steps) int64;
+            variants: (n,) int64.
     """
     for j in range(samples.shape[0]):
         variants[j] = draw_chain(
