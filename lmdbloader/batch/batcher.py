@@ -96,13 +96,11 @@ class Batcher:
             clips: The Clips, if samples are windows; `rows` are then those of the frames.
 
         Raises:
-            OptionError: A transform would move images without boxes or arrays of their size; or a function does not
-                suit the fields.
+            OptionError: Transforms would move images without boxes or arrays of their size; or functions do not fit.
         """
         self.pipeline, self.fields, self.rows, self._source = pipeline, fields, rows, source
-        self._form, self._channels, self._repeats, self._clips = form, channels or {}, repeats, clips
-        self.frames: int = 1 if clips is None else clips.frames
-        self._num_samples = len(rows if clips is None else clips)
+        self._form, self._channels, self._repeats = form, channels or {}, repeats
+        self._clips, self.frames = clips, 1 if clips is None else int(clips.frames)
         reader = pipeline.reader
         if any(f.kind in ("array", "json") for f in fields.values()):
             from lmdbloader.batch.places import refuse_to_leave
@@ -164,7 +162,7 @@ class Batcher:
 
     def samples_of(self, draws: I64) -> I64:
         """Return the sample numbers (n,) of draws (n,)."""
-        return draws % self._num_samples if self._repeats else draws
+        return draws % len(self._clips or self.rows) if self._repeats else draws
 
     def rows_of(self, draws: I64, epoch: int) -> I64:
         """Return the rows of the index (n,) of draws (n,) in an epoch; of windows, (n * frames,)."""

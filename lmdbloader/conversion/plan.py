@@ -81,8 +81,6 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
         raise OptionError(f"{option('bicubic', options.bicubic)} has no effect without {option('scale')}")
     _check_sides(options)
     _refuse_moves(options)
-    if options.layout == "clips":
-        refuse_options(options)
     prefer_images = options.patch_size is not None or options.scale is not None
     storage, codec = make_storage(options, is_cut=prefer_images)
     check_codec(codec)
@@ -173,7 +171,9 @@ def settle_scale(plan: Plan) -> Recipe:
 
 
 def _refuse_moves(options: ConvertOptions) -> None:
-    """Refuse options that would move the pixels of images, but not the boxes in them."""
+    """Refuse options that would move the pixels of images, but not the boxes in them, or tear clips apart."""
+    if options.layout == "clips":
+        refuse_options(options)
     if options.annotations is None and options.layout not in ("coco", "yolo"):
         return
     for name in ("patch_size", "scale", "max_resolution"):

@@ -82,6 +82,7 @@ def list_sources(
         SourceError: No such folder, no images in it, or pairs, masks or boxes that do not match.
         OptionError: Options that contradict each other.
     """
+    from lmdbloader.conversion.sources.clips import as_clips
     from lmdbloader.conversion.sources.folders import match
     from lmdbloader.conversion.sources.remote import only_here
 
@@ -99,8 +100,7 @@ def list_sources(
         for name, place in (("masks", masks), ("annotations", annotations)):
             if place is not None:
                 raise OptionError(f"{option(name)} with {both}: give the folder of the images as {option('src')}")
-        high = _list_half(hr, layout)
-        listing = match(hr, high, *((low, _list_half(low, layout)) for low in lows))
+        listing = match(hr, _list_half(hr, layout), *((low, _list_half(low, layout)) for low in lows))
     elif src is None:
         raise OptionError(f"nothing to convert: give {option('src')}, or {both}")
     elif (labelled := _list_labelled(src, layout, masks, annotations, classes, skip)) is not None:
@@ -109,13 +109,9 @@ def list_sources(
         asked = [_module(layout)] if layout != "auto" else _modules()
         module = next(m for m in asked if layout != "auto" or m.holds(src))
         listing = module.list_samples(src, layout, prefer_images)
-    if layout == "clips":
-        from lmdbloader.conversion.sources.clips import as_clips
-
-        listing = as_clips(src or hr, listing)
-    return replace(
-        listing, in_process=any(isinstance(place, str) and only_here(place) for place in (src, hr, *lows, masks))
-    )
+    listing = as_clips(src or hr, listing) if layout == "clips" else listing
+    is_here = any(isinstance(place, str) and only_here(place) for place in (src, hr, *lows, masks))
+    return replace(listing, in_process=is_here)
 
 
 def _list_labelled(
