@@ -90,7 +90,15 @@ def test_a_frame_that_is_left_out_leaves_a_gap(reds: Path, photos: Path, tmp_pat
 
 
 def test_options_that_would_tear_clips_apart_are_refused(reds: Path, tmp_path: Path) -> None:
-    for options in ({"patch_size": 16}, {"subset": 4}, {"classes": ["a"]}, {"masks": reds}, {"annotations": reds}):
+    degradation: dict[str, Any] = {"degradation": "real_esrgan", "scale": 4}
+    for options in (
+        degradation,
+        {"patch_size": 16},
+        {"subset": 4},
+        {"classes": ["a"]},
+        {"masks": reds},
+        {"annotations": reds},
+    ):
         with pytest.raises(OptionError, match=next(iter(options))):
             lmdbloader.convert(reds, tmp_path / "d.lmdb", layout="clips", **options)
     assert not (tmp_path / "d.lmdb").exists()

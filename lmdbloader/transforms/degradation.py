@@ -241,9 +241,10 @@ class Degradation(BatchFunction):
             row[[at.OUT_HEIGHT, at.OUT_WIDTH, at.OUT_CHANNELS]] = out.shape
         arguments, _memory = self.room(channels, height, width)
         done = entries.degrade(
-            planes.ctypes.data, image.itemsize, planes.shape, np.array([sample], np.int64), self.tables, self.scale,
-            ("", "lr", "both").index(self.sharpens), seed, 0, np.array([out.ctypes.data for out in made], np.int64),
-            described, np.zeros((2, 3, 2), np.float32), *arguments,
+            planes.ctypes.data, image.itemsize, planes.shape, np.array([sample], np.int64), 1, np.array(self.walks),
+            self.tables, self.scale, ("", "lr", "both").index(self.sharpens), seed, 0,
+            np.array([out.ctypes.data for out in made], np.int64), described, np.zeros((2, 3, 2), np.float32),
+            *arguments,
         )  # fmt: skip
         if not done:
             raise OptionError(f"{self}: its last resize does not give the size of 'lr'")

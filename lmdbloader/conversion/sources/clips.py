@@ -70,10 +70,10 @@ def place_in_clip(name: str) -> dict[str, Any]:
 
 def refuse_options(options: Any) -> None:
     """Raise OptionError for options that would tear clips apart."""
-    for name in ("patch_size", "subset"):
+    for name in ("patch_size", "subset", "degradation"):
         if (value := getattr(options, name)) is not None:
-            line = "Loader(Clips(dataset.where(\"clip < '100'\"), 5), 16, transforms=[RandomCrop(256)])"
+            line = "Loader(Clips(dataset.where(\"clip < '100'\"), 5), 16, transforms=[RandomCrop(256), ...])"
             raise OptionError(
-                f"{option(name, value)} with clips: all their frames are stored, whole. Choose clips, and crop all "
-                f"frames of a window alike, when they are loaded: {line}."
+                f"{option(name, value)} with clips: all their frames are stored, whole. Choose clips, and crop or "
+                f"degrade all frames of a window alike, when they are loaded: {line}."
             )
