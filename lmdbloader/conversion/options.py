@@ -84,8 +84,7 @@ class ConvertOptions:
     layout: Layout | Literal["auto"] = opt(
         "auto",
         TAKE,
-        "how {src} is laid out, or auto to detect it (default: auto). clips: a folder of numbered frames for each "
-        "clip, or video files",
+        "how {src} is laid out, or auto to detect it (default: auto)",
         choices=lambda: ("auto", *layout_names()),
     )
     hr: str | os.PathLike[str] | None = opt(
