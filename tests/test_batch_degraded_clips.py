@@ -172,6 +172,8 @@ def test_walks_and_values(path: Path) -> None:
         assert batch.lr.min() < -0.5 and batch.hr.max() > 0.5
     with pytest.raises(OptionError, match="single images"):
         Loader(path, 4, shuffle=True, transforms=transforms)
+    with pytest.raises(OptionError, match="single images"):
+        degradation.on_device(torch.zeros(1, 3, 8, 8), [0], seed=0, epoch=0)
     for wrong in (-1, float("inf"), float("nan")):
         with pytest.raises(OptionError, match="resize_step"):
             degradations.first_order(2).walking(resize_step=wrong)

@@ -273,6 +273,8 @@ class Degradation(BatchFunction):
         """
         from lmdbloader.transforms.degradation_in_torch import degrade, numbers_of
 
+        if any(self.walks):
+            raise OptionError(f"{self}.on_device takes single images. Leave `.walking` out, or degrade in the Loader.")
         numbers = numbers_of(samples, hr, self.scale, f"{self}.on_device")
         seed, epoch = whole("seed", seed, 0, 2**64 - 1), whole("epoch", epoch, 0, 2**63 - 1)
         drawn, orders, variants = self.draw(numbers, *hr.shape[2:], seed=seed, epoch=epoch)
