@@ -8,28 +8,41 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
-from superresolution.models import MODEL_NAMES, build_model
-from superresolution.training import cosine_rate, train_epoch
+from superresolution.data import (
+    PRESETS,
+    DegradedImages,
+    augmentation,
+    check_crop,
+    check_patches,
+    default_repeat,
+    find_degradation,
+    image_fields,
+    made_from_same,
+    open_images,
+    open_pairs,
+)
+from superresolution.models import LUMA_MODELS, MODEL_NAMES, build_model
+from superresolution.scoring import perceptual_metrics, score_table, score_with
+from superresolution.training import LOSSES, average_weights, averaged, cosine_rate, train_epoch
+from torch import Tensor
 from training.checkpoints import load_checkpoint, save_checkpoint
-from training.command import check_checkpoint, exit_status, positive
+from training.command import check_checkpoint, exit_status, positive, share
 from training.stopping import Stopping
 
 import lmdbloader
 from lmdbloader.base.progress import ProgressLine
-from lmdbloader.base.text import counted, extent, plain
+from lmdbloader.base.text import counted, plain
 from lmdbloader.errors import OptionError
 from lmdbloader.lab.profiling import StepTimer
-from lmdbloader.superres.evaluation import Evaluation, Scores, bicubic, evaluate, pair_scale, score
-from lmdbloader.transforms import RandomCrop, RandomDihedral, RandomHorizontalFlip, RandomVerticalFlip, Transform
-
-# Images that an error names.
-SHOWN = 5
+from lmdbloader.superres import Evaluation, Scores, bicubic, predict, score
+from lmdbloader.superres.evaluation import PairDataset, pair_scale
+from lmdbloader.transforms import RandomCrop
 
 
 def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -38,24 +51,25 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
         epilog="DATASET is made by, for example:\n"
         "  lmdbloader convert PHOTOS DATASET --scale 2, whole images: train with --crop 96\n"
         "  lmdbloader convert PHOTOS DATASET --patch-size 96 --stride 96 --scale 2, patches: train without --crop\n"
+        "  lmdbloader convert PHOTOS DATASET, whole images: train with --crop 192 --degradation real_esrgan\n"
         "VAL is best made without --patch-size: whole images, as the literature scores them.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("dataset", type=Path, metavar="DATASET", help="images to train on, with the fields lr and hr")
-    parser.add_argument(
-        "--scale",
-        type=positive,
-        metavar="S",
-        help="the scale to train, of a dataset that was converted with several",
+    data = parser.add_argument_group("images")
+    data.add_argument(
+        "dataset",
+        type=Path,
+        metavar="DATASET",
+        help="images to train on, with the fields lr and hr; with --degradation, one field of images",
     )
-    parser.add_argument(
+    data.add_argument(
         "--crop",
         type=positive,
         metavar="N",
         help="train on random N x N windows of hr, and the same windows of lr, as for whole images; without it, all "
         "samples must have one size",
     )
-    parser.add_argument(
+    data.add_argument(
         "--repeat",
         type=positive,
         metavar="K",
@@ -63,46 +77,99 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
         "dataset_enlarge_ratio (default with --crop: as many as the mean image has N x N windows side by side, so that "
         "an epoch reads about as many pixels as the dataset has; else 1)",
     )
-    parser.add_argument(
-        "--val", type=Path, metavar="VAL", help="dataset to score after every epoch, compared with bicubic"
+    data.add_argument(
+        "--degradation",
+        metavar="NAME",
+        help="make lr of hr while training, with random blur, resizes, noise and JPEG: "
+        f"{', '.join(PRESETS)}, or an option file of Real-ESRGAN, BasicSR, neosr or traiNNer-redux (.yml or .toml)",
     )
-    parser.add_argument(
+    data.add_argument(
+        "--scale",
+        type=positive,
+        metavar="S",
+        help="of a dataset that was converted with several scales, the one to train; with --degradation, how many times "
+        "smaller lr is (default: 4, or the option file's)",
+    )
+    data.add_argument("--no-augment", action="store_true", help="leave out the random flips and quarter turns")
+    data.add_argument("--num-threads", type=positive, metavar="N", help="threads that read (default: one a core)")
+
+    training = parser.add_argument_group("training")
+    training.add_argument(
         "--model",
         choices=MODEL_NAMES,
+        metavar="NAME",
         default="srcnn915",
-        help="srcnn915, srcnn955: SRCNN on luma; residual: EDSR-like on RGB (default: %(default)s)",
+        help=f"{', '.join(LUMA_MODELS)}: small, on luma alone; on RGB "
+        f"{', '.join(name for name in MODEL_NAMES if name not in LUMA_MODELS)} (default: %(default)s)",
     )
-    parser.add_argument("--epochs", type=positive, default=20, help="default: %(default)s")
-    parser.add_argument("--batch-size", type=positive, default=16, help="default: %(default)s")
-    parser.add_argument(
+    training.add_argument("--epochs", type=positive, default=20, help="default: %(default)s")
+    training.add_argument("--batch-size", type=positive, default=16, help="default: %(default)s")
+    training.add_argument(
         "--lr",
         type=float,
         metavar="RATE",
-        help="learning rate at the start; it falls along a cosine (default: 1e-3, residual 2e-4)",
+        help="learning rate at the start; it falls along a cosine (default: 1e-3 for "
+        f"{', '.join(LUMA_MODELS)}, else 2e-4)",
     )
-    parser.add_argument(
+    training.add_argument(
+        "--loss", choices=LOSSES, help=f"of the pixels (default: mse for {', '.join(LUMA_MODELS)}, else l1)"
+    )
+    training.add_argument(
+        "--ema",
+        type=share,
+        metavar="DECAY",
+        help="score and save weights averaged over the steps; a step keeps this share of the average, such as 0.999",
+    )
+    training.add_argument(
         "--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto, CUDA if there is any)"
     )
-    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="written after every epoch")
-    parser.add_argument(
+    training.add_argument("--checkpoint", type=Path, metavar="FILE", help="written after every epoch")
+    training.add_argument(
         "--checkpoint-steps", type=positive, metavar="N", help="write it every N steps of an epoch, too"
     )
-    parser.add_argument(
+    training.add_argument(
         "--resume", action="store_true", help="continue from --checkpoint, as if never stopped; repeat the options"
     )
-    parser.add_argument(
+    training.add_argument(
         "--seed", type=int, default=0, help="of the weights and the order of samples (default: %(default)s)"
     )
-    parser.add_argument("--no-augment", action="store_true", help="leave out the random flips and quarter turns")
-    parser.add_argument(
-        "--num-threads", type=positive, metavar="N", help="threads that read (default: one for each core)"
+    training.add_argument("--limit-steps", type=positive, metavar="N", help="at most N steps an epoch, for a quick try")
+
+    scores = parser.add_argument_group("scores")
+    scores.add_argument(
+        "--val",
+        type=Path,
+        metavar="VAL",
+        help="dataset to score after every epoch, compared with bicubic; with --degradation, images without lr are "
+        "degraded once, each in its own way, and pairs are scored as they are stored",
     )
-    parser.add_argument("--limit-steps", type=positive, metavar="N", help="at most N steps an epoch, for a quick try")
+    scores.add_argument(
+        "--tile",
+        type=positive,
+        metavar="N",
+        help="enlarge images of VAL in squares of N x N LR pixels, for those that do not fit into memory at once",
+    )
+    scores.add_argument(
+        "--self-ensemble",
+        action="store_true",
+        help="at the end, score the mean over the 8 flips and turns of each image, too (EDSR+)",
+    )
+    scores.add_argument(
+        "--perceptual",
+        action="store_true",
+        help="at the end, score LPIPS (package lpips) and DISTS (DISTS_pytorch or piq), too; those packages download "
+        "weights when they are used for the first time",
+    )
     options = parser.parse_args(argv)
     if options.lr is None:
-        options.lr = 2e-4 if options.model == "residual" else 1e-3
+        options.lr = 1e-3 if options.model in LUMA_MODELS else 2e-4
     if not (math.isfinite(options.lr) and options.lr > 0):
         parser.error(f"argument --lr: must be a number above 0, not {options.lr}")
+    if options.ema is not None and options.ema >= 1:
+        parser.error(f"argument --ema: must be below 1, not {options.ema}: the average would never change")
+    for name in ("tile", "self_ensemble", "perceptual"):
+        if getattr(options, name) and options.val is None:
+            parser.error(f"--{name.replace('_', '-')} needs images to score: name them with --val VAL")
     for name in ("resume", "checkpoint_steps"):
         if getattr(options, name) and options.checkpoint is None:
             parser.error(f"--{name.replace('_', '-')} needs a file: name it with --checkpoint FILE")
@@ -130,120 +197,50 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def augmentation(dataset: lmdbloader.LMDBDataset, crop: int | None) -> list[Transform]:
-    """Return random flips and, for square crops or patches, quarter turns."""
-    height, width = (crop, crop) if crop else dataset[0].hr.shape[-2:]
-    return [RandomDihedral()] if height == width else [RandomHorizontalFlip(), RandomVerticalFlip()]
-
-
-def check_crop(dataset: lmdbloader.LMDBDataset, crop: int, scale: int) -> None:
-    """Check that a crop can be cut from every image, before an epoch meets the one that is too small.
+def open_validation(
+    options: argparse.Namespace, dataset: lmdbloader.LMDBDataset, scale: int
+) -> tuple[PairDataset | None, str]:
+    """Return the pairs to score and how they were degraded, "" if they are those of the dataset.
 
     Raises:
-        OptionError: It is not a multiple of the scale, or images or patches are smaller.
+        OptionError: They have another scale, or are no pairs.
     """
-    if crop % scale:
-        below = crop // scale * scale
-        near = f"{below} or {below + scale}" if below else str(scale)
-        raise OptionError(
-            f"--crop {crop}: expected a multiple of {scale}, the scale of {dataset.path}: no window of lr matches "
-            f"others. Use --crop {near}."
-        )
-    heights, widths = sides(dataset)
-    shorter = np.minimum(heights, widths)
-    small = np.flatnonzero(shorter < crop)
-    if not small.size:
-        return
-    patch = dataset.reader.manifest.made_by.get("options", {}).get("patch_size")
-    if patch is not None:
-        raise OptionError(
-            f"--crop {crop}: {dataset.path} has patches of {patch} x {patch} pixels, which are smaller. Train on them "
-            "without --crop, or convert whole images, without --patch-size: lmdbloader convert PHOTOS whole.lmdb "
-            f"--scale {scale}"
-        )
-    examples = [
-        f"{plain(dataset.reader.source(row) or f'sample {row}')} ({widths[row]} x {heights[row]})"
-        for row in small[:SHOWN].tolist()
-    ]
-    remedy = f"Use --crop {int(shorter.min()) // scale * scale} or less"
-    if len(small) < len(dataset):
-        hr = list(dataset.fields)[1]
-        remedy += (
-            f", or leave them out: lmdbloader subset {shlex.quote(str(dataset.path))} "
-            f"'{hr}.height >= {crop} and {hr}.width >= {crop}' -o large.lmdb"
-        )
-    raise OptionError(
-        f"--crop {crop}: {len(small):,} of {counted(len(dataset), 'image')} in {dataset.path} "
-        f"{'is' if len(small) == 1 else 'are'} smaller: {', '.join(examples)}{', ...' * (len(small) > SHOWN)}. {remedy}"
-    )
-
-
-def check_patches(dataset: lmdbloader.LMDBDataset, batch_size: int) -> None:
-    """Check that samples fit into one batch without a crop.
-
-    Raises:
-        OptionError: They differ in size.
-    """
-    heights, widths = sides(dataset)
-    if batch_size > 1 and (np.ptp(heights) or np.ptp(widths)):
-        raise OptionError(
-            f"{dataset.path}: its images have different shapes, hr of {extent((int(widths.min()), int(widths.max())))} "
-            f"by {extent((int(heights.min()), int(heights.max())))} pixels, which do not fit into one batch. Train on "
-            "random windows of them: --crop 96"
-        )
-
-
-def sides(dataset: lmdbloader.LMDBDataset) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the heights and widths of all hr images, (len(dataset),) in pixels, from the index: no pixel is read."""
-    larger = list(dataset.fields)[1]
-    columns = dataset.reader.index.arrays
-    return columns[f"{larger}.height"].astype(np.int64), columns[f"{larger}.width"].astype(np.int64)
-
-
-def made_from_same(dataset: lmdbloader.LMDBDataset, other: lmdbloader.LMDBDataset) -> bool:
-    """Return whether two datasets were made from the same files, cut or not."""
-    manifests = dataset.reader.manifest, other.reader.manifest
-    if manifests[0].content_digest == manifests[1].content_digest:
-        return True
-    inputs = [manifest.made_by.get("inputs") or {} for manifest in manifests]
-    return inputs[0].get("content") is not None and inputs[0] == inputs[1]
-
-
-def default_repeat(dataset: lmdbloader.LMDBDataset, crop: int) -> int:
-    """Return how many windows of crop x crop pixels the mean image has, at least 1."""
-    heights, widths = sides(dataset)
-    return max(round(float((heights * widths).mean()) / crop**2), 1)
-
-
-def open_pairs(path: Path, scale: int | None) -> lmdbloader.LMDBDataset:
-    """Open a dataset; of one that was converted with several scales, the pairs of one scale.
-
-    Raises:
-        OptionError: It has not this scale, or several and none is chosen.
-    """
-    dataset, low = lmdbloader.LMDBDataset(path), f"lr{scale}"
-    scales = [name[2:] for name in dataset.fields if name.startswith("lr") and name != "lr"]
-    if scale is None and scales:
-        raise OptionError(f"{path}: has the scales {', '.join(scales)}. Choose one: --scale {scales[-1]}")
-    if low in dataset.fields:
-        dataset = lmdbloader.LMDBDataset(path, fields=[low, "hr"])
-    if scale is not None and pair_scale(dataset) != scale:
-        raise OptionError(f"--scale {scale}: {path} has scale {pair_scale(dataset)}. Leave it out.")
-    return dataset
-
-
-def train(options: argparse.Namespace, stopping: Stopping) -> None:
-    """Train as the options say, with a line for every epoch."""
-    dataset = open_pairs(options.dataset, options.scale)
-    scale = pair_scale(dataset)
-    validation = open_pairs(options.val, options.scale) if options.val else None
-    if validation is not None and (found := pair_scale(validation)) != scale:
-        raise OptionError(f"{options.val}: scale {found}; {options.dataset} has scale {scale}.")
-    if validation is not None and made_from_same(dataset, validation):
+    if options.val is None:
+        return None, ""
+    if options.degradation and len(image_fields(lmdbloader.LMDBDataset(options.val))) == 1:
+        fixed = find_degradation(options.degradation, scale, fixed=True)
+        stored, how = open_images(options.val), f", degraded by {fixed.name}"
+        validation: PairDataset = DegradedImages(stored, fixed)
+    else:
+        validation = stored = open_pairs(options.val, scale if options.degradation else options.scale)
+        how = ""
+    if (found := pair_scale(validation)) != scale:
+        of = options.degradation or options.dataset
+        raise OptionError(f"{options.val}: scale {found}; {of} has scale {scale}.")
+    if made_from_same(dataset, stored):
         print(
             f"note: {plain(str(options.val))} was made from the files of {plain(str(options.dataset))}: its scores are "
             "those of images that the model has seen. Convert other photographs for --val."
         )
+    return validation, how
+
+
+def settings_of(options: argparse.Namespace, scale: int, digest: str, repeat: int, degradation: str) -> dict[str, Any]:
+    """Return what a resumed run must share."""
+    names = ("model", "batch_size", "epochs", "lr", "seed", "no_augment", "limit_steps")
+    settings = {name: getattr(options, name) for name in names} | {"scale": scale, "dataset": digest}
+    # Left out where they change nothing: checkpoints of earlier releases do not have them.
+    settings |= {name: value for name in ("crop", "loss", "ema") if (value := getattr(options, name)) is not None}
+    settings |= {"repeat": repeat} if repeat != 1 else {}
+    return settings | ({"degradation": degradation} if degradation else {})
+
+
+def train(options: argparse.Namespace, stopping: Stopping) -> None:
+    """Train as the options say, with a line for every epoch."""
+    degradation = find_degradation(options.degradation, options.scale) if options.degradation else None
+    dataset = open_images(options.dataset) if degradation else open_pairs(options.dataset, options.scale)
+    scale = degradation.scale if degradation else pair_scale(dataset)
+    validation, how = open_validation(options, dataset, scale)
     if options.crop:
         check_crop(dataset, options.crop, scale)
     else:
@@ -256,15 +253,13 @@ def train(options: argparse.Namespace, stopping: Stopping) -> None:
             f"the same files. Start it once: python {' '.join(map(shlex.quote, sys.argv))}"
         )
     device = choose_device(options.device)
+    perceptual = perceptual_metrics(device) if options.perceptual else {}
     torch.manual_seed(options.seed)
     model = build_model(options.model, scale).to(device)
+    average = None if options.ema is None else averaged(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=options.lr)
-    names = ("model", "batch_size", "epochs", "lr", "seed", "no_augment", "limit_steps")
-    settings = {name: getattr(options, name) for name in names}
-    settings |= {"scale": scale, "dataset": dataset.reader.manifest.content_digest}
-    # Left out where they change nothing: checkpoints of earlier releases do not have them.
-    settings |= {"crop": options.crop} if options.crop else {}
-    settings |= {"repeat": repeat} if repeat != 1 else {}
+    digest = dataset.reader.manifest.content_digest
+    settings = settings_of(options, scale, digest, repeat, repr(degradation) if degradation else "")
 
     # An epoch depends only on its number and the seed, so a resumed run sees the samples of an uninterrupted one.
     loader = lmdbloader.Loader(
@@ -276,35 +271,37 @@ def train(options: argparse.Namespace, stopping: Stopping) -> None:
         transforms=[
             *([RandomCrop(options.crop)] if options.crop else []),
             *([] if options.no_augment else augmentation(dataset, options.crop)),
+            *([degradation] if degradation else []),
         ],
         num_threads=options.num_threads or "auto",
     )
     num_steps = min(len(loader), options.limit_steps or len(loader))
     first_epoch = 0
+    kept = {"model": model, "optimizer": optimizer, "settings": settings, "loader": loader, "average": average}
     if options.resume:
-        first_epoch = load_checkpoint(
-            options.checkpoint, model=model, optimizer=optimizer, settings=settings, loader=loader
-        )
+        first_epoch = load_checkpoint(options.checkpoint, **kept)
         steps = loader.state_dict()["position"] // options.batch_size
         print(f"continuing {options.checkpoint} after epoch {first_epoch}" + f" and {steps:,} steps" * bool(steps))
         if first_epoch == options.epochs:
             print("all its epochs are done")
-    pairs = f"{len(dataset):,} pairs"
+    pairs = f"{len(dataset):,} {'images' if degradation else 'pairs'}"
     if options.crop:
         pairs += f", {counted(repeat, 'crop')} of {options.crop} x {options.crop} of each"
     print(f"{options.model} x{scale} on {device}: {pairs}, {num_steps:,} steps an epoch")
+    if degradation:
+        print(f"lr is made by {degradation}")
+
+    def enlarge(lr: Tensor, *, self_ensemble: bool = False) -> Tensor:
+        return predict(average or model, lr, tile=options.tile, self_ensemble=self_ensemble)
+
     baseline: Scores | None = None
     if validation is not None:
         baseline = score(lambda lr: bicubic(lr, scale), validation, scale)
-        print(f"bicubic on {len(validation):,} images: PSNR {baseline.psnr:.2f} dB, SSIM {baseline.ssim:.4f}")
+        images = f"{len(validation):,} images{how}"
+        print(f"bicubic on {images}: PSNR {baseline.psnr:.2f} dB, SSIM {baseline.ssim:.4f}")
         if baseline.num_exact:
             exact = counted(baseline.num_exact, "image")
             print(f"  left out of the mean PSNR: {exact} that bicubic reproduces exactly (infinite PSNR)")
-
-    def save(epoch: int) -> None:
-        save_checkpoint(
-            options.checkpoint, model=model, optimizer=optimizer, epoch=epoch, settings=settings, loader=loader
-        )
 
     for epoch in range(first_epoch, options.epochs):
         loader.set_epoch(epoch)
@@ -323,11 +320,13 @@ def train(options: argparse.Namespace, stopping: Stopping) -> None:
                 line.update(1)
 
             def after_step(step: int, epoch: int = epoch, done: int = done) -> None:
+                if average is not None:
+                    average_weights(average, model, options.ema)
                 steps, every = done + step + 1, options.checkpoint_steps
                 if steps >= num_steps:
                     return
                 if stopping.is_requested or (every and steps % every == 0):
-                    save(epoch)
+                    save_checkpoint(options.checkpoint, epoch=epoch, **kept)
                 if stopping.is_requested:
                     raise KeyboardInterrupt
 
@@ -335,15 +334,23 @@ def train(options: argparse.Namespace, stopping: Stopping) -> None:
                 model,
                 optimizer,
                 islice(loader, max(num_steps - done, 1)),
+                loss=options.loss,
                 timer=timer,
                 before_step=before_step,
                 after_step=after_step,
             )
             loader.set_epoch(epoch + 1)
             if options.checkpoint:
-                save(epoch + 1)
-        scores = None if validation is None else evaluate(model, validation, scale, baseline=baseline)
+                save_checkpoint(options.checkpoint, epoch=epoch + 1, **kept)
+        scores = None
+        if validation is not None and baseline is not None:
+            scores = Evaluation(model=score(enlarge, validation, scale), bicubic=baseline)
         print(epoch_line(epoch + 1, options.epochs, loss, scores, timer), flush=True)
+    if validation is not None:
+        methods = {"bicubic": lambda lr: bicubic(lr, scale), options.model: enlarge}
+        if options.self_ensemble:
+            methods[f"{options.model}, mean of 8"] = partial(enlarge, self_ensemble=True)
+        print(score_table({name: score_with(way, validation, scale, perceptual) for name, way in methods.items()}))
 
 
 def epoch_line(epoch: int, num_epochs: int, loss: float, scores: Evaluation | None, timer: StepTimer) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,17 +15,15 @@ import pytest
 import torch
 from loading_scripts import interrupt_at_save, load_script
 from PIL import Image
-from superresolution import ResidualSR, build_model, train_step
+from superresolution import EDSR, build_model, train_step
+from superresolution.data import DegradedImages
+from superresolution.scoring import score_with
+from superresolution.training import average_weights, averaged
 from torch import Tensor
 
 import lmdbloader
 from lmdbloader.errors import OptionError
-from lmdbloader.superres import (
-    bicubic,
-    evaluate,
-    predict,
-    psnr,
-)
+from lmdbloader.superres import bicubic, degradations, evaluate, merge_luma, predict, psnr
 from lmdbloader.superres.evaluation import Evaluation, Scores, pair_scale, score
 
 train_sr = load_script("train_sr")
@@ -75,7 +75,7 @@ def run(*arguments: object) -> int:
 # --- The command ---
 
 
-@pytest.mark.parametrize("model", ["srcnn915", "srcnn955", "residual"])
+@pytest.mark.parametrize("model", ["srcnn915", "srcnn955", "espcn", "edsr-small", "swinir-light"])
 def test_an_epoch_prints_loss_scores_and_where_the_time_went(
     model: str, patches: Path, whole: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -84,17 +84,23 @@ def test_an_epoch_prints_loss_scores_and_where_the_time_went(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"{model} x2 on cpu: ")
     assert re.fullmatch(r"bicubic on 2 images: PSNR \d\d\.\d\d dB, SSIM 0\.\d{4}", lines[1])
-    for number, line in enumerate(lines[2:], start=1):
+    for number, line in enumerate(lines[2:4], start=1):
         assert re.fullmatch(
             rf"epoch {number}/2  loss \d\.\d+e-\d+  PSNR \d+\.\d\d dB \([+-]\d+\.\d\d to bicubic\)  "
             r"SSIM 0\.\d{4} \([+-]\d\.\d{4}\)  \d+\.\d ms/step "
             r"\(data \d+%, copy \d+%, forward \d+%, backward \d+%, update \d+%\)",
             line,
         )
-    assert len(lines) == 4
+    assert lines[4].split() == ["PSNR", "Y", "SSIM", "Y", "PSNR", "RGB", "SSIM", "RGB"]
+    assert [line.split()[0] for line in lines[5:]] == ["bicubic", model]
+    scores = re.search(r"PSNR (\S+) dB \(.*SSIM (\S+) ", lines[3])
+    assert scores is not None
+    assert lines[6].split()[1:3] == list(scores.groups())
 
 
-@pytest.mark.parametrize("crop", [(), ("--crop", 16, "--repeat", 3)])
+@pytest.mark.parametrize(
+    "crop", [(), ("--crop", 16, "--repeat", 3), ("--crop", 16, "--repeat", 3, "--ema", 0.5, "--loss", "charbonnier")]
+)
 def test_a_run_resumed_within_an_epoch_ends_where_an_unbroken_one_does(
     crop: tuple[object, ...],
     patches: Path,
@@ -118,8 +124,10 @@ def test_a_run_resumed_within_an_epoch_ends_where_an_unbroken_one_does(
 
     unbroken, resumed = (torch.load(tmp_path / name, weights_only=True) for name in ("unbroken.pt", "broken.pt"))
     assert unbroken["loader"] == resumed["loader"]
-    for key, weights in unbroken["model"].items():
-        assert torch.equal(weights, resumed["model"][key]), key
+    assert ("trained" in unbroken) == ("--ema" in crop)
+    for part in {"model", "trained"} & unbroken.keys():
+        for key, weights in unbroken[part].items():
+            assert torch.equal(weights, resumed[part][key]), (part, key)
     capsys.readouterr()
     assert run(*options, "--lr", 0.5, "--checkpoint", tmp_path / "broken.pt", "--resume") == 1
     assert "lr=0.001" in capsys.readouterr().err
@@ -132,6 +140,9 @@ def test_a_run_resumed_within_an_epoch_ends_where_an_unbroken_one_does(
         (["--checkpoint-steps", "5"], "--checkpoint-steps needs a file"),
         (["--lr", "0"], "--lr: must be a number above 0"),
         (["--crop", "0"], "must be 1 or more"),
+        (["--ema", "1"], "--ema: must be below 1"),
+        (["--tile", "64"], "--tile needs images to score"),
+        (["--loss", "ssim"], "--loss: invalid choice"),
     ],
 )
 def test_bad_usage_exits_with_2(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -218,13 +229,114 @@ def test_every_crop_is_another_window_and_that_of_lr_is_the_same(
         assert here < 0.5 * shifted
 
 
+# --- Degradations ---
+
+
+@pytest.fixture(scope="module")
+def photographs(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two photographs of different size, whose sides are no multiples of 4, without `lr`."""
+    folder = tmp_path_factory.mktemp("photographs")
+    (folder / "photos").mkdir()
+    for name, size in [("astronaut.png", (63, 50)), ("coffee.png", (58, 66))]:
+        with Image.open(photos / name) as image:
+            image.crop((20, 20, 20 + size[0], 20 + size[1])).save(folder / "photos" / name)
+    lmdbloader.convert(folder / "photos", folder / "hr.lmdb", workers=1, layout="images")
+    return folder / "hr.lmdb"
+
+
+@pytest.mark.parametrize("name", ["real_esrgan", "bsrgan"])
+def test_lr_is_made_by_a_degradation_and_whole_images_are_scored(
+    name: str, photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = (photographs, "--val", photographs, "--crop", 32, "--degradation", name, "--batch-size", 2)
+    options = (*options, "--repeat", 4, "--epochs", 2, "--checkpoint-steps", 1)
+    assert run(*options, "--checkpoint", tmp_path / "unbroken.pt") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "srcnn915 x4 on cpu: 2 images, 4 crops of 32 x 32 of each, 4 steps an epoch"
+    assert lines[2] == f"lr is made by {name}(scale=4)"
+    assert lines[3].startswith(f"bicubic on 2 images, degraded by {name}: PSNR ")
+
+    with pytest.MonkeyPatch.context() as patch:
+        interrupt_at_save(patch, train_sr, 5)
+        assert run(*options, "--checkpoint", tmp_path / "broken.pt") == 130
+    assert run(*options, "--checkpoint", tmp_path / "broken.pt", "--resume") == 0
+    unbroken, resumed = (torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in ("unbroken", "broken"))
+    assert all(torch.equal(weights, resumed["model"][key]) for key, weights in unbroken["model"].items())
+    capsys.readouterr()
+    assert run(*options, "--scale", 2, "--checkpoint", tmp_path / "broken.pt", "--resume") == 1
+    assert f"degradation={name}(scale=4)" in capsys.readouterr().err.replace("'", "")
+
+
+def test_images_to_score_are_degraded_alike_at_every_reading_and_each_in_its_own_way(photographs: Path) -> None:
+    dataset = lmdbloader.LMDBDataset(photographs)
+    images = DegradedImages(dataset, degradations.real_esrgan(4, gt_usm=False, lq_usm=False, fixed=True))
+    pairs = [images[index] for index in range(len(images))]
+
+    assert [tuple(image.shape) for pair in pairs for image in pair] == [
+        (3, 12, 15), (3, 48, 60), (3, 16, 14), (3, 64, 56)
+    ]  # fmt: skip
+    for index, (lr, hr) in enumerate(pairs):
+        assert torch.equal(images[index][0], lr)
+        height, width = hr.shape[1:]
+        top, left = (
+            round((whole - side) / 2) for whole, side in zip(dataset[index][0].shape[1:], (height, width), strict=True)
+        )
+        assert torch.equal(dataset[index][0][:, top : top + height, left : left + width], hr)
+
+
+def test_the_other_ways_to_name_a_degradation(
+    photographs: Path, whole: Path, patches: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = tmp_path / "options.toml"
+    options.write_text("scale = 2\n[degradations]\nresize_range = [0.5, 1.5]\njpeg_range = [50, 95]\n")
+    quick = ("--epochs", 1, "--limit-steps", 1, "--batch-size", 2)
+    if sys.version_info >= (3, 11):
+        assert run(photographs, "--crop", 16, "--degradation", options, "--val", whole, *quick) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[1] == "lr is made by neosr(scale=2, jpeg_range=(50, 95))"
+        assert lines[2].startswith("bicubic on 2 images: "), "pairs are scored as they are stored"
+    for arguments, message in [
+        ((whole, "--crop", 16, "--degradation", "bsrgan"), "needs a dataset with one image field; found lr, hr"),
+        ((photographs, "--crop", 16, "--degradation", "esrgan"), "no preset of this name; there are real_esrgan"),
+        ((photographs, "--crop", 16, "--degradation", "bsrgan", "--val", whole), "whole.lmdb: scale 2; bsrgan"),
+        ((photographs, "--crop", 18, "--degradation", "bsrgan"), "--crop 18: expected a multiple of 4"),
+    ]:
+        assert run(*arguments) == 1
+        assert message in capsys.readouterr().err
+
+
 # --- Steps ---
 
 
+@pytest.mark.parametrize(
+    ("loss", "expected"), [("l1", 0.25), ("mse", 0.125), ("charbonnier", (0.001 + math.hypot(0.5, 0.001)) / 2)]
+)
+def test_the_losses(loss: str, expected: float) -> None:
+    model = EDSR(2, num_features=4, num_blocks=1)  # untrained: bicubic
+    lr, hr = torch.full((1, 3, 8, 8), 0.5), torch.full((1, 3, 16, 16), 0.5)
+    hr[..., :8] = 1
+    found = train_step(model, torch.optim.SGD(model.parameters(), lr=0), lr, hr, loss=loss)
+
+    assert found.item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_averaged_weights_follow_the_models() -> None:
+    model = EDSR(2, num_features=4, num_blocks=1)
+    average = averaged(model)
+    first = [weights.clone() for weights in model.parameters()]
+    for weights in model.parameters():
+        weights.data += 1
+    average_weights(average, model, 0.75)
+
+    for found, before in zip(average.parameters(), first, strict=True):
+        torch.testing.assert_close(found, before + 0.25)
+        assert not found.requires_grad
+
+
 @pytest.mark.parametrize(("channels", "dtype"), [(1, np.uint8), (3, np.uint16)])
-@pytest.mark.parametrize("name", ["srcnn915", "residual"])
+@pytest.mark.parametrize("name", ["srcnn915", "edsr"])
 def test_grey_and_16_bit_images_train_and_score(name: str, channels: int, dtype: type) -> None:
-    model = build_model("srcnn915", 2) if name == "srcnn915" else ResidualSR(2, num_features=4, num_blocks=1)
+    model = build_model("srcnn915", 2) if name == "srcnn915" else EDSR(2, num_features=4, num_blocks=1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0)
     pairs = make_pairs(2, size=24, channels=channels, dtype=dtype)
     loss = train_step(model, optimizer, *batch_of(pairs))
@@ -238,8 +350,104 @@ def test_grey_and_16_bit_images_train_and_score(name: str, channels: int, dtype:
 # --- Scores ---
 
 
+def test_the_last_table_scores_averaged_weights_the_mean_of_8_and_perceptual_metrics(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A stand-in for `lpips`, whose networks need weights from the internet."""
+
+    class LPIPS(torch.nn.Module):
+        def __init__(self, net: str, verbose: bool) -> None:
+            super().__init__()
+            assert net == "alex"
+
+        def forward(self, image: Tensor, reference: Tensor) -> Tensor:
+            assert min(image.min(), reference.min()) < -0.5 and image.shape[1] == 3
+            return (image - reference).square().mean().view(1, 1, 1, 1)
+
+    monkeypatch.setitem(sys.modules, "lpips", SimpleNamespace(LPIPS=LPIPS))
+    for name in ("DISTS_pytorch", "piq"):
+        monkeypatch.setitem(sys.modules, name, None)
+    options = (whole, "--crop", 16, "--epochs", 1, "--val", whole, "--ema", 0.9, "--checkpoint", tmp_path / "sr.pt")
+    assert run(*options, "--self-ensemble", "--perceptual", "--tile", 20) == 0
+    lines = capsys.readouterr().out.splitlines()[-4:]
+    assert lines[0].split()[-1] == "LPIPS"
+    names, numbers = zip(*(re.split(r"\s{2,}", line, maxsplit=1) for line in lines[1:]), strict=True)
+    assert names == ("bicubic", "srcnn915", "srcnn915, mean of 8")
+
+    model = build_model("srcnn915", 2)
+    model.load_state_dict(torch.load(tmp_path / "sr.pt", weights_only=True)["model"])
+    dataset = lmdbloader.LMDBDataset(whole)
+    means = [score(lambda lr, way=way: way(lr), dataset, 2).psnr for way in (
+        lambda lr: predict(model, lr), lambda lr: predict(model, lr, self_ensemble=True)
+    )]  # fmt: skip
+    for found, expected in zip(numbers[1:], means, strict=True):
+        assert float(found.split()[0]) == pytest.approx(expected, abs=0.006)
+
+    monkeypatch.setitem(sys.modules, "lpips", None)
+    assert run(*options[:-2], "--perceptual") == 1
+    assert "pip install lpips piq" in capsys.readouterr().err
+
+
+def test_scores_on_rgb_are_those_of_the_colours_that_luma_gets_from_bicubic() -> None:
+    pairs = make_pairs(2, size=24)
+    model = build_model("srcnn915", 2)
+    found = score_with(lambda lr: predict(model, lr), pairs, 2, {})
+    shown = [merge_luma(bicubic(lr, 2), predict(model, lr)) for lr, _ in pairs]
+
+    assert found["PSNR Y"] == pytest.approx(np.mean([psnr(predict(model, lr), hr, scale=2) for lr, hr in pairs]))
+    errors = [
+        (image.double() - hr.double())[:, 2:-2, 2:-2].square().mean()
+        for image, (_, hr) in zip(shown, pairs, strict=True)
+    ]
+    assert found["PSNR RGB"] == pytest.approx(np.mean([10 * math.log10(255**2 / error) for error in errors]))
+    assert list(score_with(lambda lr: bicubic(lr, 2), make_pairs(1, size=24, channels=1), 2, {})) == [
+        "PSNR Y",
+        "SSIM Y",
+    ]
+
+
+class Sharpening(torch.nn.Module):
+    """Sees one pixel to each side; its result depends on how the image lies."""
+
+    channels, scale, upscales = 3, 2, True
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = torch.nn.Conv2d(3, 12, 3, padding=1, padding_mode="replicate")
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.nn.functional.pixel_shuffle(self.layer(images).sigmoid(), 2)
+
+
+@pytest.mark.parametrize(("tile", "overlap"), [(7, 1), (5, 3), (64, 0), (1, 1)])
+@pytest.mark.parametrize("self_ensemble", [False, True])
+def test_tiles_are_those_of_the_whole_image(tile: int, overlap: int, self_ensemble: bool) -> None:
+    model = Sharpening()
+    image = torch.randint(0, 256, (3, 13, 17), dtype=torch.uint8)
+    whole = predict(model, image, self_ensemble=self_ensemble)
+
+    found = predict(model, image, tile=tile, overlap=overlap, self_ensemble=self_ensemble)
+    assert found.shape == (3, 26, 34)
+    assert (found.int() - whole.int()).abs().max() <= 1  # rounding
+    assert not torch.equal(predict(model, image, tile=7, overlap=0), predict(model, image))
+
+
+def test_the_mean_of_8_flips_and_turns_does_not_depend_on_how_the_image_lies() -> None:
+    model = Sharpening()
+    image = torch.randint(0, 256, (3, 9, 12), dtype=torch.uint8)
+    large = predict(model, image, self_ensemble=True)
+
+    for view in (lambda i: i.flip(-1), lambda i: i.rot90(1, (-2, -1)), lambda i: i.flip(-2).rot90(3, (-2, -1))):
+        assert (predict(model, view(image), self_ensemble=True).int() - view(large).int()).abs().max() <= 1
+    assert (predict(model, image.flip(-1)).int() - predict(model, image).flip(-1).int()).abs().max() > 3
+    for wrong in ({"tile": 0}, {"tile": 2.5}, {"overlap": -1}, {"self_ensemble": "no"}):
+        with pytest.raises(OptionError, match=next(iter(wrong))):
+            predict(model, image, **wrong)
+
+
 def test_scores_are_those_of_each_image_against_its_original() -> None:
-    model = ResidualSR(2, num_features=4, num_blocks=1)
+    model = EDSR(2, num_features=4, num_blocks=1)
     torch.nn.init.normal_(model.tail.weight, std=0.01)
     pairs = [*make_pairs(2, size=24), *make_pairs(1, size=30)]
     scores = evaluate(model, pairs, 2)

@@ -469,10 +469,10 @@ def restoring_network(name: str, *, small: bool = False) -> nn.Module:
 
     With `small`, EDSR has next to nothing of these.
     """
-    from superresolution.models import SRCNN, ResidualSR
+    from superresolution import EDSR, SRCNN
 
     features, blocks = (8, 1) if small else (64, 16)
-    model = SRCNN(2) if name == "srcnn" else ResidualSR(2, num_features=features, num_blocks=blocks)
+    model = SRCNN(2) if name == "srcnn" else EDSR(2, num_features=features, num_blocks=blocks)
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 

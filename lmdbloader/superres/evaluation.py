@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from lmdbloader.base.arguments import flag, whole
 from lmdbloader.base.text import plain
 from lmdbloader.errors import OptionError
 from lmdbloader.superres.metrics import psnr, ssim
@@ -114,23 +115,60 @@ def bicubic(lr: Tensor, scale: int) -> Tensor:
 
 
 @torch.inference_mode()
-def predict(model: Model, lr: Tensor) -> Tensor:
+def predict(
+    model: Model, lr: Tensor, *, tile: int | None = None, overlap: int = 16, self_ensemble: bool = False
+) -> Tensor:
     """Return `lr` upscaled by a model: (C, h, w) uint8, uint16 or float in 0..1 to (C, h * scale, w * scale) uint8.
 
     A luma model returns luma only, (1, H, W), which `psnr` and `ssim` accept; `merge_luma` restores the colours. With
     every model, grey stays grey. The model returns to the mode that it was in.
+
+    Args:
+        model: On any device.
+        lr: The image.
+        tile: Upscale squares of so many LR pixels one after the other, for images that do not fit into memory at once.
+        overlap: LR pixels around a square that the model sees, too. A model that sees no farther gives the same pixels
+            as without tiles.
+        self_ensemble: Return the mean over the 8 flips and turns of the image, each turned back (EDSR+); it takes eight
+            times as long.
+
+    Raises:
+        OptionError: The tile has no pixel, or the overlap is below 0.
     """
-    device = next(model.parameters()).device
+    side = max(1, *lr.shape[1:]) if tile is None else whole("tile", tile, least=1)
+    overlap = whole("overlap", overlap, least=0)
+    self_ensemble = flag("self_ensemble", self_ensemble)
     was_training = model.training
     model.train(False)
     try:
-        inputs = model_inputs(model, unit_floats(lr.to(device))[None])
-        output = model(inputs)[0]
-        if len(lr) == 1:
-            output = output.mean(dim=0, keepdim=True)
-        return to_bytes(output).cpu()
+        rows = []
+        for top, above, below in _tiles(lr.shape[1], side, overlap):
+            row = []
+            for left, before, after in _tiles(lr.shape[2], side, overlap):
+                large = _enlarged(model, lr[:, above:below, before:after], self_ensemble=self_ensemble)
+                y, x = (top - above) * model.scale, (left - before) * model.scale
+                row.append(large[:, y : y + side * model.scale, x : x + side * model.scale])
+            rows.append(torch.cat(row, dim=2))
+        return torch.cat(rows, dim=1)
     finally:
         model.train(was_training)
+
+
+def _tiles(length: int, tile: int, overlap: int) -> list[tuple[int, int, int]]:
+    """Return the first pixel of each tile of a side, and first and end of what the model sees of it."""
+    return [(first, max(first - overlap, 0), min(first + tile + overlap, length)) for first in range(0, length, tile)]
+
+
+def _enlarged(model: Model, lr: Tensor, *, self_ensemble: bool) -> Tensor:
+    images = unit_floats(lr.to(next(model.parameters()).device))[None]
+    views = [(flip, turns) for flip in (False, True) for turns in range(4)] if self_ensemble else [(False, 0)]
+    found = []
+    for flip, turns in views:
+        seen = (images.flip(-1) if flip else images).rot90(turns, (-2, -1))
+        large = model(model_inputs(model, seen)).rot90(-turns, (-2, -1))
+        found.append(large.flip(-1) if flip else large)
+    output = torch.cat(found).mean(dim=0) if self_ensemble else found[0][0]
+    return to_bytes(output.mean(dim=0, keepdim=True) if len(lr) == 1 else output).cpu()
 
 
 def score(

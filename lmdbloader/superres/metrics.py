@@ -1,4 +1,4 @@
-"""PSNR and SSIM on the luma channel, computed as the super-resolution literature computes them."""
+"""PSNR and SSIM on luma or RGB, computed as the super-resolution literature computes them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lmdbloader.base.arguments import number
+from lmdbloader.base.arguments import flag, number
 from lmdbloader.errors import OptionError
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ def luma(image: Picture, *, data_range: float | None = None) -> NDArray[np.float
     return _luma(image, data_range)
 
 
-def _luma(image: Picture, data_range: float | None) -> NDArray[np.float64]:
+def _pixels(image: Picture, data_range: float | None) -> NDArray[np.float64]:
+    """Return (1 or 3, H, W) on the scale 0..255, a copy."""
     if isinstance(image, np.ndarray):
         array: NDArray[np.generic] = image
     else:
@@ -65,6 +66,11 @@ def _luma(image: Picture, data_range: float | None) -> NDArray[np.float64]:
     pixels /= _PEAKS.get(array.dtype.name, data_range or PEAK) / PEAK
     if pixels.ndim != 3 or pixels.shape[0] not in (1, 3):
         raise OptionError(f"luma needs an image of shape (3, H, W) or (1, H, W); found {pixels.shape}.")
+    return pixels
+
+
+def _luma(image: Picture, data_range: float | None) -> NDArray[np.float64]:
+    pixels = _pixels(image, data_range)
     if len(pixels) == 1:
         return pixels.reshape(pixels.shape[1:])
     red, green, blue = LUMA_WEIGHTS
@@ -72,7 +78,9 @@ def _luma(image: Picture, data_range: float | None) -> NDArray[np.float64]:
     return weighted
 
 
-def psnr(image: Picture, reference: Picture, *, scale: int, data_range: float | None = None) -> float:
+def psnr(
+    image: Picture, reference: Picture, *, scale: int, data_range: float | None = None, rgb: bool = False
+) -> float:
     """Return the peak signal-to-noise ratio of the luma in dB, for a peak of 255; infinity for equal images.
 
     Args:
@@ -80,21 +88,24 @@ def psnr(image: Picture, reference: Picture, *, scale: int, data_range: float | 
         reference: The original, of the same height and width.
         scale: Pixels shaved off each side first, by custom the upscaling factor; 0 shaves nothing.
         data_range: As for `luma`; images of whole numbers have their own.
+        rgb: Take the mean error of all three channels instead of that of luma.
 
     Raises:
-        OptionError: The sizes differ, floats have no data_range, or nothing is left after shaving.
+        OptionError: The sizes differ, floats have no data_range, nothing is left after shaving, or there is no RGB.
 
     >>> import numpy as np
     >>> black = np.zeros((1, 8, 8), np.uint8)
     >>> psnr(black, black, scale=2), round(psnr(black + 1, black, scale=2), 2)
     (inf, 48.13)
     """
-    first, second = _shaved_lumas(image, reference, scale, data_range, smallest=1)
+    first, second = _shaved_planes(image, reference, scale, data_range, smallest=1, rgb=rgb)
     error = float(np.mean((first - second) ** 2))
     return float("inf") if error == 0 else float(10 * np.log10(PEAK**2 / error))
 
 
-def ssim(image: Picture, reference: Picture, *, scale: int, data_range: float | None = None) -> float:
+def ssim(
+    image: Picture, reference: Picture, *, scale: int, data_range: float | None = None, rgb: bool = False
+) -> float:
     """Return the mean structural similarity of the luma (Wang et al. 2004), 1 for equal images.
 
     11 x 11 Gaussian window with sigma 1.5, K1 = 0.01, K2 = 0.03, L = 255; only windows wholly inside the image count.
@@ -104,16 +115,22 @@ def ssim(image: Picture, reference: Picture, *, scale: int, data_range: float | 
         reference: The original, of the same height and width.
         scale: Pixels shaved off each side first, by custom the upscaling factor; 0 shaves nothing.
         data_range: As for `luma`; images of whole numbers have their own.
+        rgb: Take the mean of the three channels' similarities instead of that of luma.
 
     Raises:
-        OptionError: The sizes differ, floats have no data_range, or fewer than 11 x 11 pixels are left after shaving.
+        OptionError: The sizes differ, floats have no data_range, fewer than 11 x 11 pixels are left after shaving, or
+            there is no RGB.
 
     >>> import numpy as np
     >>> ramp = np.arange(256, dtype=np.uint8).reshape(1, 16, 16)
     >>> ssim(ramp, ramp, scale=2)
     1.0
     """
-    first, second = _shaved_lumas(image, reference, scale, data_range, smallest=WINDOW)
+    planes = _shaved_planes(image, reference, scale, data_range, smallest=WINDOW, rgb=rgb)
+    return float(np.mean([_similarity(*pair) for pair in zip(*planes, strict=True)]))
+
+
+def _similarity(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
     mean_first, mean_second = _blur(first), _blur(second)
     product, squares = mean_first * mean_second, mean_first**2 + mean_second**2
     covariance = _blur(first * second) - product
@@ -141,22 +158,31 @@ def _check_range(images: Sequence[Picture], data_range: float | None) -> None:
         )
 
 
-def _shaved_lumas(
-    image: Picture, reference: Picture, scale: int, data_range: float | None, *, smallest: int
+def _shaved_planes(
+    image: Picture, reference: Picture, scale: int, data_range: float | None, *, smallest: int, rgb: bool
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the lumas of two images as (1, H, W), or their channels as (3, H, W), without their borders."""
     _check_range([image, reference], data_range)
-    first, second = _luma(image, data_range), _luma(reference, data_range)
+    if flag("rgb", rgb):
+        first, second = _pixels(image, data_range), _pixels(reference, data_range)
+        if len(first) != 3 or len(second) != 3:
+            raise OptionError(
+                f"rgb=True needs two images of shape (3, H, W); found {first.shape} and {second.shape}. Luma of "
+                "`predict` gets its colours by merge_luma."
+            )
+    else:
+        first, second = _luma(image, data_range)[None], _luma(reference, data_range)[None]
+    height, width = first.shape[1:]
     if first.shape != second.shape:
-        raise OptionError(f"image and reference must have one size; found {first.shape} and {second.shape}.")
+        raise OptionError(f"image and reference must have one size; found {first.shape[1:]} and {second.shape[1:]}.")
     if scale < 0:
         raise OptionError(f"scale is the number of pixels to shave off each side: 0 or more; found {scale}.")
-    height, width = first.shape
     if min(height, width) - 2 * scale < smallest:
         raise OptionError(
             f"an image of {height} x {width} shaved by {scale} on each side leaves less than the "
             f"{smallest} x {smallest} pixels that this metric needs."
         )
-    inside = np.s_[scale : height - scale, scale : width - scale]
+    inside = np.s_[:, scale : height - scale, scale : width - scale]
     return first[inside], second[inside]
 
 

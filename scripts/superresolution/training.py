@@ -1,7 +1,8 @@
-"""The training loop: one step, one epoch, and the learning rate."""
+"""The training loop: the losses, one step, one epoch, the learning rate, and weights averaged over the steps."""
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -15,7 +16,19 @@ from lmdbloader.errors import OptionError
 from lmdbloader.superres.tensors import model_inputs, to_channels, unit_floats
 from superresolution.models import Model
 
-__all__ = ["cosine_rate", "train_epoch", "train_step"]
+__all__ = ["LOSSES", "average_weights", "averaged", "cosine_rate", "train_epoch", "train_step"]
+
+
+def charbonnier(output: Tensor, target: Tensor) -> Tensor:
+    """Return the mean of sqrt(d**2 + 0.001**2), the absolute difference made smooth at 0 (Lai et al. 2017)."""
+    return ((output - target).square() + 1e-6).sqrt().mean()
+
+
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "l1": functional.l1_loss,
+    "charbonnier": charbonnier,
+    "mse": functional.mse_loss,
+}
 
 
 def cosine_rate(peak: float, progress: float) -> float:
@@ -29,18 +42,35 @@ def cosine_rate(peak: float, progress: float) -> float:
     return peak * (0.01 + 0.99 * (1 + math.cos(math.pi * min(max(progress, 0.0), 1.0))) / 2)
 
 
+def averaged(model: Model) -> Model:
+    """Return a copy of a model for `average_weights`."""
+    return copy.deepcopy(model).requires_grad_(False)
+
+
+@torch.no_grad()
+def average_weights(average: Model, model: Model, decay: float) -> None:
+    """Bring averaged weights up to date after a step: `decay` of them, and the rest of the model's."""
+    for mine, current in zip(average.parameters(), model.parameters(), strict=True):
+        mine.lerp_(current, 1 - decay)
+
+
 def train_step(
-    model: Model, optimizer: torch.optim.Optimizer, lr: Tensor, hr: Tensor, *, timer: StepTimer | None = None
+    model: Model,
+    optimizer: torch.optim.Optimizer,
+    lr: Tensor,
+    hr: Tensor,
+    *,
+    loss: str | None = None,
+    timer: StepTimer | None = None,
 ) -> Tensor:
     """Do one optimisation step on a batch; on CUDA in bfloat16 wherever autocast allows it.
-
-    The loss is the papers': mean squared error for SRCNN, mean absolute error for the residual model.
 
     Args:
         model: On the device to train on.
         optimizer: Of the model's parameters.
         lr: (B, 1 or 3, h, w) uint8, uint16 or float in 0..1, on any device.
         hr: (B, 1 or 3, h * scale, w * scale), likewise.
+        loss: "l1", "charbonnier" or "mse"; None: the papers', "mse" for SRCNN and ESPCN, "l1" for the others.
         timer: Gets the laps copy, forward, backward and update.
 
     Returns:
@@ -56,14 +86,14 @@ def train_step(
     timer.lap("copy")
     with torch.autocast(device.type, dtype=torch.bfloat16, enabled=on_cuda):
         output = model(inputs)
-    loss = functional.l1_loss(output.float(), target) if model.upscales else functional.mse_loss(output.float(), target)
+    found = LOSSES[loss or ("mse" if model.channels == 1 else "l1")](output.float(), target)
     timer.lap("forward")
     optimizer.zero_grad(set_to_none=True)
-    loss.backward()  # type: ignore[no-untyped-call]
+    found.backward()  # type: ignore[no-untyped-call]
     timer.lap("backward")
     optimizer.step()
     timer.lap("update")
-    return loss.detach()
+    return found.detach()
 
 
 def train_epoch(
@@ -71,6 +101,7 @@ def train_epoch(
     optimizer: torch.optim.Optimizer,
     batches: Iterable[Any],
     *,
+    loss: str | None = None,
     timer: StepTimer | None = None,
     before_step: Callable[[int], None] | None = None,
     after_step: Callable[[int], None] | None = None,
@@ -81,6 +112,7 @@ def train_epoch(
         model: On the device to train on; it is left in training mode.
         optimizer: Of the model's parameters.
         batches: Yields (lr, hr) batches as `train_step` takes them.
+        loss: As for `train_step`.
         timer: Adds up the time of each phase.
         before_step: Called with the step's number from 0 on, for example to set the learning rate or draw progress.
         after_step: Called with the step's number, for example to save a checkpoint.
@@ -99,13 +131,13 @@ def train_epoch(
         timer.lap("data")
         if before_step is not None:
             before_step(step)
-        losses.append(train_step(model, optimizer, lr, hr, timer=timer))
+        losses.append(train_step(model, optimizer, lr, hr, loss=loss, timer=timer))
         if after_step is not None:
             after_step(step)
             timer.start()
     if not losses:
         raise OptionError("the loader gave no batch: the dataset is smaller than one batch, or empty.")
-    loss = float(torch.stack(losses).mean())
-    if not math.isfinite(loss):
-        raise OptionError(f"the loss is {loss}; a lower learning rate is the usual cure.")
-    return loss
+    mean = float(torch.stack(losses).mean())
+    if not math.isfinite(mean):
+        raise OptionError(f"the loss is {mean}; a lower learning rate is the usual cure.")
+    return mean

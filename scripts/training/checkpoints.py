@@ -33,6 +33,7 @@ def save_checkpoint(
     settings: dict[str, Any],
     scaler: torch.amp.GradScaler | None = None,
     loader: Loader | None = None,
+    average: torch.nn.Module | None = None,
 ) -> None:
     """Write a checkpoint, from which a run can continue; it replaces the file only when it is complete.
 
@@ -45,6 +46,7 @@ def save_checkpoint(
             dicts of them, as JSON has them.
         scaler: Its state is saved, if there is one (float16 needs it).
         loader: Its place is saved, for a run that continues in the middle of an epoch.
+        average: Of weights averaged over the steps: its weights are saved as `model`, those of the model as `trained`.
 
     Raises:
         DestinationError: Something other than a file is there: a folder, or a device such as /dev/null.
@@ -63,13 +65,15 @@ def save_checkpoint(
         "version": CHECKPOINT_VERSION,
         "settings": settings,
         "epoch": epoch,
-        "model": model.state_dict(),
+        "model": (model if average is None else average).state_dict(),
         "optimizer": optimizer.state_dict(),
         "scaler": {} if scaler is None else scaler.state_dict(),
         "loader": {} if loader is None else loader.state_dict(),
         "rng": torch.get_rng_state(),
         "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
+    if average is not None:
+        content["trained"] = model.state_dict()
     partial = path.with_name(path.name + ".partial")
     try:
         with open(partial, "wb") as file:
@@ -90,6 +94,7 @@ def load_checkpoint(
     settings: dict[str, Any],
     scaler: torch.amp.GradScaler | None = None,
     loader: Loader | None = None,
+    average: torch.nn.Module | None = None,
 ) -> int:
     """Continue from a checkpoint: load weights, optimiser and random state in place. Only tensors are unpickled.
 
@@ -103,6 +108,7 @@ def load_checkpoint(
         scaler: Gets the scaler's state, if one was saved.
         loader: Its next iteration is the rest of the epoch that was interrupted, else the epoch after the finished
             ones.
+        average: Gets the averaged weights, if they were saved with one.
 
     Returns:
         Epochs finished.
@@ -118,7 +124,9 @@ def load_checkpoint(
     content = _load_content(path)
     _check_same(content["settings"], settings, path)
     try:
-        model.load_state_dict(content["model"])
+        if average is not None:
+            average.load_state_dict(content["model"])
+        model.load_state_dict(content["model" if average is None else "trained"])
         optimizer.load_state_dict(content["optimizer"])
     except (RuntimeError, ValueError, KeyError) as error:
         raise FormatError(f"{path}: made with another model or optimiser: {error}") from error

@@ -1,0 +1,94 @@
+"""Scores of enlarged images on luma and RGB, and of perceptual metrics whose packages are installed."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmdbloader.errors import OptionError
+from lmdbloader.superres import bicubic, merge_luma, psnr, ssim
+from lmdbloader.superres.evaluation import PairDataset
+from lmdbloader.superres.tensors import unit_floats
+
+__all__ = ["perceptual_metrics", "score_table", "score_with"]
+
+Metric = Callable[[Tensor, Tensor], float]
+# For each metric the packages that have it, the first one that is installed is used: module, how the metric is made of
+# it, and the values of black and white there.
+_PACKAGES: dict[str, list[tuple[str, Callable[[Any], Any], tuple[float, float]]]] = {
+    "LPIPS": [("lpips", lambda module: module.LPIPS(net="alex", verbose=False), (-1, 1))],
+    "DISTS": [("DISTS_pytorch", lambda module: module.DISTS(), (0, 1)), ("piq", lambda module: module.DISTS(), (0, 1))],
+}
+
+
+def perceptual_metrics(device: torch.device) -> dict[str, Metric]:
+    """Return LPIPS (AlexNet's) and DISTS if their packages are installed, by name; lower is better.
+
+    The packages download weights when they are used for the first time.
+
+    Raises:
+        OptionError: None is installed.
+    """
+    found: dict[str, Metric] = {}
+    for name, packages in _PACKAGES.items():
+        for package, make, (black, white) in packages:
+            try:
+                module = importlib.import_module(package)
+            except ImportError:
+                continue
+            network = make(module).to(device).eval()
+
+            @torch.inference_mode()
+            def metric(
+                image: Tensor, reference: Tensor, network: Any = network, black: float = black, white: float = white
+            ) -> float:
+                pair = (unit_floats(i)[None].to(device) * (white - black) + black for i in (image, reference))
+                return float(network(*pair))
+
+            found[name] = metric
+            break
+    if not found:
+        raise OptionError("--perceptual: no package that has LPIPS or DISTS is installed: pip install lpips piq")
+    return found
+
+
+def score_with(
+    enlarge: Callable[[Tensor], Tensor], dataset: PairDataset, scale: int, perceptual: Mapping[str, Metric]
+) -> dict[str, float]:
+    """Return the mean scores of a method, by name: PSNR and SSIM on luma and on RGB, and perceptual ones.
+
+    Args:
+        enlarge: Takes (C, h, w) and returns (C or 1, h * scale, w * scale) uint8; luma alone gets bicubic's colours.
+        dataset: Pairs of (C, H, W) tensors; of grey images there are no scores on RGB.
+        scale: The factor, and the pixels shaved off each side for PSNR and SSIM.
+        perceptual: Metrics of RGB images as a whole.
+    """
+    found: dict[str, list[float]] = {}
+    for index in range(len(dataset)):
+        lr, hr = dataset[index]
+        large = enlarge(lr)
+        scores = {"PSNR Y": psnr(large, hr, scale=scale), "SSIM Y": ssim(large, hr, scale=scale)}
+        if len(hr) == 3:
+            colours = large if len(large) == 3 else merge_luma(bicubic(lr, scale), large)
+            scores["PSNR RGB"] = psnr(colours, hr, scale=scale, rgb=True)
+            scores["SSIM RGB"] = ssim(colours, hr, scale=scale, rgb=True)
+            scores |= {name: metric(colours, hr) for name, metric in perceptual.items()}
+        for name, value in scores.items():
+            found.setdefault(name, []).append(value)
+    return {name: fmean(values) for name, values in found.items()}
+
+
+def score_table(rows: Mapping[str, Mapping[str, float]]) -> str:
+    """Return a table of methods and their scores as text."""
+    names: Sequence[str] = list(next(iter(rows.values())))
+    width = max(map(len, rows))
+    lines = ["  ".join([" " * width, *(f"{name:>8}" for name in names)])]
+    for method, scores in rows.items():
+        cells = (f"{scores[name]:8.{2 if name.startswith('PSNR') else 4}f}" for name in names)
+        lines.append("  ".join([f"{method:{width}}", *cells]))
+    return "\n".join(lines)
