@@ -66,6 +66,26 @@ def test_psnr_is_the_formula_on_the_shaved_luma(pair: tuple[NDArray[np.uint8], N
     )
 
 
+def test_on_rgb_the_error_is_that_of_all_channels_and_ssim_their_mean(
+    pair: tuple[NDArray[np.uint8], NDArray[np.uint8]],
+) -> None:
+    photograph, blurred = pair
+    difference = (blurred.astype(float) - photograph)[:, 3:-3, 3:-3]
+    assert psnr(blurred, photograph, scale=3, rgb=True) == pytest.approx(
+        10 * math.log10(255**2 / np.mean(difference**2)), abs=1e-9
+    )
+    # A single channel is taken as it is.
+    channels = [ssim(a[None], b[None], scale=3) for a, b in zip(blurred, photograph, strict=True)]
+    assert ssim(blurred, photograph, scale=3, rgb=True) == pytest.approx(np.mean(channels), abs=1e-12)
+    floats = torch.tensor(blurred) / 255, torch.tensor(photograph) / 255
+    assert psnr(*floats, scale=3, rgb=True, data_range=1.0) == pytest.approx(
+        psnr(blurred, photograph, scale=3, rgb=True), abs=1e-4
+    )
+    for metric in (psnr, ssim):
+        with pytest.raises(OptionError, match="merge_luma"):
+            metric(blurred[:1], photograph, scale=3, rgb=True)
+
+
 @pytest.mark.parametrize("scale", [0, 2, 3, 4])
 def test_ssim_is_that_of_scikit_image(pair: tuple[NDArray[np.uint8], NDArray[np.uint8]], scale: int) -> None:
     metrics = pytest.importorskip("skimage.metrics")
