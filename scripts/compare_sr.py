@@ -27,7 +27,7 @@ from lmdbloader.transforms import CenterCrop, RandomCrop, RandomDihedral
 
 SCALE, CROP, BATCH_SIZE = 2, 64, 4
 # Steps that take a few minutes of one core; those of a light network take less time.
-STEPS: dict[ModelName, int] = {"srcnn915": 3000, "espcn": 5000, "edsr-baseline": 600}
+STEPS: dict[ModelName, int] = {"srcnn915": 3000, "espcn": 3000, "edsr-baseline": 400}
 RATES = {"edsr-baseline": 4e-4}
 PAIRS = ("bicubic", "real_esrgan")
 # The demo's split, with one grey photograph more held out.

@@ -290,6 +290,11 @@ def train(options: argparse.Namespace, stopping: Stopping) -> None:
     print(f"{options.model} x{scale} on {device}: {pairs}, {num_steps:,} steps an epoch")
     if degradation:
         print(f"lr is made by {degradation}")
+    if average is not None and (all_steps := num_steps * options.epochs) * (1 - options.ema) < 3:
+        print(
+            f"note: an average with --ema {options.ema:g} spans some {1 / (1 - options.ema):,.0f} steps, and this run "
+            f"has {all_steps:,}: it stays close to the untrained weights. Use a smaller --ema, or train longer."
+        )
 
     def enlarge(lr: Tensor, *, self_ensemble: bool = False) -> Tensor:
         return predict(average or model, lr, tile=options.tile, self_ensemble=self_ensemble)

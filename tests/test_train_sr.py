@@ -369,7 +369,9 @@ def test_the_last_table_scores_averaged_weights_the_mean_of_8_and_perceptual_met
         monkeypatch.setitem(sys.modules, name, None)
     options = (whole, "--crop", 16, "--epochs", 1, "--val", whole, "--ema", 0.9, "--checkpoint", tmp_path / "sr.pt")
     assert run(*options, "--self-ensemble", "--perceptual", "--tile", 20) == 0
-    lines = capsys.readouterr().out.splitlines()[-4:]
+    printed = capsys.readouterr().out
+    assert "note: an average with --ema 0.9 spans some 10 steps, and this run has 2: " in printed
+    lines = printed.splitlines()[-4:]
     assert lines[0].split()[-1] == "LPIPS"
     names, numbers = zip(*(re.split(r"\s{2,}", line, maxsplit=1) for line in lines[1:]), strict=True)
     assert names == ("bicubic", "srcnn915", "srcnn915, mean of 8")
