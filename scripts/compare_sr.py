@@ -93,7 +93,7 @@ def test_pairs(path: Path) -> dict[str, Pairs]:
         )
         for lr, square in zip(batch.lr, batch.hr, strict=True)
     ]
-    return {"bicubic": [(lr, hr) for lr, hr in whole], "real_esrgan": degraded}
+    return {"bicubic": [tuple(whole[index]) for index in range(len(whole))], "real_esrgan": degraded}
 
 
 def train(path: Path, name: ModelName, pairs: str, seed: int, steps: int) -> tuple[Model, float]:
@@ -186,10 +186,10 @@ def table(runs: Sequence[Run]) -> str:
     compared.append(((networks[-1], "bicubic"), (networks[0], "bicubic"), "bicubic"))
     compared += [((name, "real_esrgan"), (name, "bicubic"), "real_esrgan") for name in networks]
     for better, worse, test in compared:
-        pairs = list(zip(groups[better], groups[worse], strict=True))
+        both = list(zip(groups[better], groups[worse], strict=True))
         names = [f"`{name}`" + f" trained on {of}" * (better[0] == worse[0]) for name, of in (better, worse)]
         gains = [
-            interval([a.scores[test][metric] - b.scores[test][metric] for a, b in pairs], digits)
+            interval([a.scores[test][metric] - b.scores[test][metric] for a, b in both], digits)
             for metric, digits in ((0, 2), (1, 3))
         ]
         lines.append(f"| {names[0]} over {names[1]} | {test} | {gains[0]} | {gains[1]} |")

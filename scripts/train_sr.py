@@ -7,7 +7,7 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -277,7 +277,13 @@ def train(options: argparse.Namespace, stopping: Stopping) -> None:
     )
     num_steps = min(len(loader), options.limit_steps or len(loader))
     first_epoch = 0
-    kept = {"model": model, "optimizer": optimizer, "settings": settings, "loader": loader, "average": average}
+    kept: dict[str, Any] = {
+        "model": model,
+        "optimizer": optimizer,
+        "settings": settings,
+        "loader": loader,
+        "average": average,
+    }
     if options.resume:
         first_epoch = load_checkpoint(options.checkpoint, **kept)
         steps = loader.state_dict()["position"] // options.batch_size
@@ -297,7 +303,7 @@ def train(options: argparse.Namespace, stopping: Stopping) -> None:
         )
 
     def enlarge(lr: Tensor, *, self_ensemble: bool = False) -> Tensor:
-        return predict(average or model, lr, tile=options.tile, self_ensemble=self_ensemble)
+        return predict(model if average is None else average, lr, tile=options.tile, self_ensemble=self_ensemble)
 
     baseline: Scores | None = None
     if validation is not None:
@@ -352,7 +358,10 @@ def train(options: argparse.Namespace, stopping: Stopping) -> None:
             scores = Evaluation(model=score(enlarge, validation, scale), bicubic=baseline)
         print(epoch_line(epoch + 1, options.epochs, loss, scores, timer), flush=True)
     if validation is not None:
-        methods = {"bicubic": lambda lr: bicubic(lr, scale), options.model: enlarge}
+        methods: dict[str, Callable[[Tensor], Tensor]] = {
+            "bicubic": lambda lr: bicubic(lr, scale),
+            options.model: enlarge,
+        }
         if options.self_ensemble:
             methods[f"{options.model}, mean of 8"] = partial(enlarge, self_ensemble=True)
         print(score_table({name: score_with(way, validation, scale, perceptual) for name, way in methods.items()}))

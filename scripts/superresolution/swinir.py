@@ -14,6 +14,8 @@ __all__ = ["SwinIR"]
 class WindowAttention(nn.Module):
     """Attention of the pixels of one window for each other, with a weight for each distance between two of them."""
 
+    distances: Tensor
+
     def __init__(self, num_features: int, num_heads: int, window: int) -> None:
         super().__init__()
         self.num_heads = num_heads
@@ -74,7 +76,7 @@ class Block(nn.Module):
     def _cut(self, images: Tensor) -> Tensor:
         """Return the windows of images, (B, H, W, F) to (B, W, N, F)."""
         (batch, height, width, features), side = images.shape, self.window
-        cut = images.view(batch, height // side, side, width // side, side, features).transpose(2, 3)
+        cut: Tensor = images.view(batch, height // side, side, width // side, side, features).transpose(2, 3)
         return cut.reshape(batch, -1, side * side, features)
 
 
@@ -90,7 +92,7 @@ class Group(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Add the layers' output to their input."""
-        features = self.conv(self.blocks(images).permute(0, 3, 1, 2))
+        features: Tensor = self.conv(self.blocks(images).permute(0, 3, 1, 2))
         return images + features.permute(0, 2, 3, 1)
 
 
