@@ -35,7 +35,7 @@ HELD_OUT = (*HELD_OUT_PHOTOGRAPHS, "camera.png")
 # Of degraded photographs: a square out of the middle, degraded in so many ways.
 TEST_SIDE, TEST_DRAWS = 192, 6
 # Tests and the photographs of them that a picture shows.
-DRAWN = (("bicubic", 0), ("bicubic", 2), ("real_esrgan", 1), ("real_esrgan", 6))
+DRAWN = (("bicubic", 0), ("bicubic", 2), ("real_esrgan", 12), ("real_esrgan", 17))
 # Student's t for an interval of 95 %, by the number of seeds.
 T = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 
@@ -212,7 +212,7 @@ def draw(folder: Path, path: Path) -> None:
     before: tuple[str, Callable[[Tensor], Tensor]] = ("bicubic", lambda lr: bicubic(lr, SCALE))
     ways = {
         "bicubic": [before, *((name, of_model(name, "bicubic")) for name in (small, large))],
-        "real_esrgan": [before, *((f"{large}, {pairs}", of_model(large, pairs)) for pairs in PAIRS)],
+        "real_esrgan": [before, *((f"{large} on {pairs}", of_model(large, pairs)) for pairs in PAIRS)],
     }
     side, gap, caption, count = CROP_SIZE * ZOOM, 8, 22, len(DRAWN)
     sheet = Image.new("RGB", (4 * side + 5 * gap, count * (side + caption + gap) + gap), "white")
