@@ -87,7 +87,7 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
         "--scale",
         type=positive,
         metavar="S",
-        help="of a dataset that was converted with several scales, the one to train; with --degradation, how many times "
+        help="the scale to train, of a dataset that was converted with several; with --degradation, how many times "
         "smaller lr is (default: 4, or the option file's)",
     )
     data.add_argument("--no-augment", action="store_true", help="leave out the random flips and quarter turns")
@@ -207,13 +207,13 @@ def open_validation(
     """
     if options.val is None:
         return None, ""
-    if options.degradation and len(image_fields(lmdbloader.LMDBDataset(options.val))) == 1:
+    stored, how, low = lmdbloader.LMDBDataset(options.val), "", f"lr{scale}"
+    validation: PairDataset = stored
+    if low in stored.fields:
+        validation = lmdbloader.LMDBDataset(options.val, fields=[low, "hr"])
+    elif options.degradation and len(image_fields(stored)) == 1:
         fixed = find_degradation(options.degradation, scale, fixed=True)
-        stored, how = open_images(options.val), f", degraded by {fixed.name}"
-        validation: PairDataset = DegradedImages(stored, fixed)
-    else:
-        validation = stored = open_pairs(options.val, scale if options.degradation else options.scale)
-        how = ""
+        validation, how = DegradedImages(open_images(options.val), fixed), f", degraded by {fixed.name}"
     if (found := pair_scale(validation)) != scale:
         of = options.degradation or options.dataset
         raise OptionError(f"{options.val}: scale {found}; {of} has scale {scale}.")
