@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 
 import torch
@@ -181,12 +181,14 @@ def table(runs: Sequence[Run]) -> str:
                 cells.append(interval(values, digits) if pairs else f"{values[0]:.{digits}f}")
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "| difference, of the same seeds | test | PSNR | SSIM |", "| --- | --- | ---: | ---: |"]
-    networks = list(STEPS)
-    compared = [((a, "bicubic"), (b, "bicubic"), "bicubic") for a, b in zip(networks[1:], networks, strict=False)]
-    compared.append(((networks[-1], "bicubic"), (networks[0], "bicubic"), "bicubic"))
-    compared += [((name, "real_esrgan"), (name, "bicubic"), "real_esrgan") for name in networks]
+    small, *_, large = STEPS
+    compared = [
+        ((small, "bicubic"), ("bicubic", ""), "bicubic"),
+        ((large, "bicubic"), (small, "bicubic"), "bicubic"),
+        *(((name, "real_esrgan"), (name, "bicubic"), "real_esrgan") for name in STEPS),
+    ]
     for better, worse, test in compared:
-        both = list(zip(groups[better], groups[worse], strict=True))
+        both = list(zip(groups[better], cycle(groups[worse]), strict=False))
         names = [f"`{name}`" + f" trained on {of}" * (better[0] == worse[0]) for name, of in (better, worse)]
         gains = [
             interval([a.scores[test][metric] - b.scores[test][metric] for a, b in both], digits)
