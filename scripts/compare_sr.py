@@ -205,10 +205,9 @@ def draw(folder: Path, path: Path) -> None:
     def of_model(name: ModelName, pairs: str) -> Callable[[Tensor], Tensor]:
         model = build_model(name, SCALE)
         model.load_state_dict(torch.load(folder / f"{name}-{pairs}-0.pt", weights_only=True))
-        return lambda lr: shown(predict(model, lr), lr)
-
-    def shown(large: Tensor, lr: Tensor) -> Tensor:
-        return large if len(large) == 3 else merge_luma(bicubic(lr, SCALE), large)
+        return lambda lr: (
+            merge_luma(bicubic(lr, SCALE), predict(model, lr)) if model.channels == 1 else predict(model, lr)
+        )
 
     small, *_, large = STEPS
     before: tuple[str, Callable[[Tensor], Tensor]] = ("bicubic", lambda lr: bicubic(lr, SCALE))
@@ -234,11 +233,7 @@ def draw(folder: Path, path: Path) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        epilog="With complete RESULTS nothing is trained, and the table is printed.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = argparse.ArgumentParser(description=__doc__, epilog="With complete RESULTS, only the table is printed.")
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="for datasets and weights; made if it is missing")
     parser.add_argument(
         "--results", type=Path, metavar="RESULTS", help="JSON of all scores, continued (default: FOLDER/results.json)"

@@ -157,8 +157,7 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
     scores.add_argument(
         "--perceptual",
         action="store_true",
-        help="at the end, score LPIPS (package lpips) and DISTS (DISTS_pytorch or piq), too; those packages download "
-        "weights when they are used for the first time",
+        help="at the end, score LPIPS (package lpips) and DISTS (piq), too; they download weights at their first use",
     )
     options = parser.parse_args(argv)
     if options.lr is None:
@@ -277,13 +276,8 @@ def train(options: argparse.Namespace, stopping: Stopping) -> None:
     )
     num_steps = min(len(loader), options.limit_steps or len(loader))
     first_epoch = 0
-    kept: dict[str, Any] = {
-        "model": model,
-        "optimizer": optimizer,
-        "settings": settings,
-        "loader": loader,
-        "average": average,
-    }
+    kept: dict[str, Any] = {"model": model, "optimizer": optimizer, "settings": settings, "loader": loader}
+    kept["average"] = average
     if options.resume:
         first_epoch = load_checkpoint(options.checkpoint, **kept)
         steps = loader.state_dict()["position"] // options.batch_size

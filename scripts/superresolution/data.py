@@ -16,19 +16,6 @@ from lmdbloader.superres import degradations
 from lmdbloader.superres.evaluation import pair_scale
 from lmdbloader.transforms import RandomDihedral, RandomHorizontalFlip, RandomVerticalFlip, Transform
 
-__all__ = [
-    "PRESETS",
-    "DegradedImages",
-    "augmentation",
-    "check_crop",
-    "check_patches",
-    "default_repeat",
-    "find_degradation",
-    "made_from_same",
-    "open_images",
-    "open_pairs",
-]
-
 # Images that an error names.
 SHOWN = 5
 PRESETS = ("real_esrgan", "bsrgan", "bsrgan_plus", "first_order", "neosr", "trainner_redux")

@@ -78,22 +78,13 @@ class ESPCN(nn.Module):
     The layers are the paper's: 5 x 5 to 64 features, 3 x 3 to 32, 3 x 3 to scale x scale channels, tanh between. One
     path through the layers starts as the filters of bicubic and the rest near zero, so training starts from bicubic
     instead of black; tanh is nearly linear for the small values on that path.
-
-    Attributes:
-        channels: 1, for luma.
-        scale: The upscaling factor.
-        upscales: True: its input is the small image.
     """
 
     channels = 1
     upscales = True
 
     def __init__(self, scale: int) -> None:
-        """Build the network with fresh weights.
-
-        Raises:
-            OptionError: The scale is not 2, 3 or 4.
-        """
+        """Build the network with fresh weights, for a scale of 2, 3 or 4."""
         super().__init__()
         check_scale(self, scale)
         self.scale = scale

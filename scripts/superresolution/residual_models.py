@@ -36,9 +36,6 @@ class EDSR(Upscaler):
             scale: 2, 3 or 4.
             num_features: Channels inside the network.
             num_blocks: Residual blocks.
-
-        Raises:
-            OptionError: The scale is not 2, 3 or 4.
         """
         blocks = (
             Skip(conv(num_features, num_features), nn.ReLU(inplace=True), conv(num_features, num_features))
@@ -83,9 +80,6 @@ class RCAN(Upscaler):
             num_blocks: Residual blocks of each group.
             num_features: Channels inside the network.
             reduction: How many times fewer channels the attention has inside.
-
-        Raises:
-            OptionError: The scale is not 2, 3 or 4.
         """
 
         def block() -> Skip:
@@ -103,11 +97,6 @@ class SRVGG(nn.Module):
 
     Each pixel of the input, repeated, is added to the output. The last layer starts at zero, so the untrained network
     returns the nearest enlargement.
-
-    Attributes:
-        channels: 3, for RGB.
-        scale: The upscaling factor.
-        upscales: True: its input is the small image.
     """
 
     channels = 3
@@ -120,9 +109,6 @@ class SRVGG(nn.Module):
             scale: 2, 3 or 4.
             num_convs: Convolutions between the first one and the last one: 32, or 16 as for animated films.
             num_features: Channels inside the network.
-
-        Raises:
-            OptionError: The scale is not 2, 3 or 4.
         """
         super().__init__()
         check_scale(self, scale)

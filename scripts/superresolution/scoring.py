@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from statistics import fmean
 from typing import Any
 
@@ -18,16 +19,10 @@ from lmdbloader.superres.tensors import unit_floats
 __all__ = ["perceptual_metrics", "score_table", "score_with"]
 
 Metric = Callable[[Tensor, Tensor], float]
-# For each metric the packages that have it, the first one that is installed is used: module, how the metric is made of
-# it, and the values of black and white there.
-_PACKAGES: dict[str, list[tuple[str, Callable[[Any], Any], tuple[float, float]]]] = {
-    "LPIPS": [("lpips", lambda module: module.LPIPS(net="alex", verbose=False), (-1, 1))],
-    "DISTS": [("DISTS_pytorch", lambda module: module.DISTS(), (0, 1)), ("piq", lambda module: module.DISTS(), (0, 1))],
-}
 
 
 def perceptual_metrics(device: torch.device) -> dict[str, Metric]:
-    """Return LPIPS (AlexNet's) and DISTS if their packages are installed, by name; lower is better.
+    """Return LPIPS (AlexNet's) and DISTS if `lpips` and `piq` are installed, by name; lower is better.
 
     The packages download weights when they are used for the first time.
 
@@ -35,23 +30,20 @@ def perceptual_metrics(device: torch.device) -> dict[str, Metric]:
         OptionError: None is installed.
     """
     found: dict[str, Metric] = {}
-    for name, packages in _PACKAGES.items():
-        for package, make, (black, white) in packages:
-            try:
-                module = importlib.import_module(package)
-            except ImportError:
-                continue
-            network = make(module).to(device).eval()
 
-            @torch.inference_mode()
-            def metric(
-                image: Tensor, reference: Tensor, network: Any = network, black: float = black, white: float = white
-            ) -> float:
-                pair = (unit_floats(i)[None].to(device) * (white - black) + black for i in (image, reference))
-                return float(network(*pair))
+    def add(name: str, network: Any, black: float) -> None:
+        network = network.to(device).eval()
 
-            found[name] = metric
-            break
+        @torch.inference_mode()
+        def metric(image: Tensor, reference: Tensor) -> float:
+            return float(network(*(unit_floats(i)[None].to(device) * (1 - black) + black for i in (image, reference))))
+
+        found[name] = metric
+
+    with suppress(ImportError):
+        add("LPIPS", importlib.import_module("lpips").LPIPS(net="alex", verbose=False), -1.0)
+    with suppress(ImportError):
+        add("DISTS", importlib.import_module("piq").DISTS(), 0.0)
     if not found:
         raise OptionError("--perceptual: no package that has LPIPS or DISTS is installed: pip install lpips piq")
     return found

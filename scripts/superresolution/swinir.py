@@ -109,18 +109,12 @@ class Body(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Pad to whole windows, and cut the result."""
         height, width = images.shape[-2:]
-        # Mirrored as often as a small image needs.
-        rows, columns = (mirrored(side, -side % self.window, images.device) for side in (height, width))
-        features = self.first_norm(images[:, :, rows][..., columns].permute(0, 2, 3, 1))
+        more = (0, -width % self.window, 0, -height % self.window)
+        images = functional.pad(images, more, mode="replicate")
+        features = self.first_norm(images.permute(0, 2, 3, 1))
         features = self.last_norm(self.groups(features)).permute(0, 3, 1, 2)
         output: Tensor = self.conv(features[..., :height, :width])
         return output
-
-
-def mirrored(length: int, more: int, device: torch.device) -> Tensor:
-    """Return the positions 0 .. length + more - 1, mirrored into 0 .. length - 1 with the edge repeated."""
-    positions = torch.arange(length + more, device=device) % (2 * length)
-    return torch.where(positions < length, positions, 2 * length - 1 - positions)
 
 
 class SwinIR(Upscaler):
@@ -147,9 +141,6 @@ class SwinIR(Upscaler):
             depths: Blocks of each group.
             num_heads: Heads of the attention.
             window: Side of a window in pixels; images of other sizes are padded to whole windows.
-
-        Raises:
-            OptionError: The scale is not 2, 3 or 4.
         """
         body = Body(num_features, num_heads, window, depths)
         super().__init__(scale, body, num_features=num_features, is_direct=True)
