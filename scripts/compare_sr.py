@@ -44,16 +44,7 @@ Pairs = list[tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Run:
-    """Scores of one trained network.
-
-    Attributes:
-        model: Its name.
-        pairs: What it was trained on, one of PAIRS.
-        seed: Of its weights, the order of samples, the crops and the degradations.
-        steps: That it was trained for.
-        minutes: Time of a processor that its training took.
-        scores: By test, (mean PSNR in dB, mean SSIM), both of luma.
-    """
+    """One trained network: minutes are of a processor, scores (mean PSNR in dB, mean SSIM) of luma, by test."""
 
     model: str
     pairs: str

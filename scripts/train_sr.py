@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import math
 import os
 import shlex
@@ -14,22 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from superresolution.data import (
-    PRESETS,
-    DegradedImages,
-    augmentation,
-    check_crop,
-    check_patches,
-    default_repeat,
-    find_degradation,
-    image_fields,
-    made_from_same,
-    open_images,
-    open_pairs,
-)
+from superresolution import data
 from superresolution.models import LUMA_MODELS, MODEL_NAMES, build_model
 from superresolution.scoring import perceptual_metrics, score_table, score_with
-from superresolution.training import LOSSES, average_weights, averaged, cosine_rate, train_epoch
+from superresolution.training import LOSSES, average_weights, cosine_rate, train_epoch
 from torch import Tensor
 from training.checkpoints import load_checkpoint, save_checkpoint
 from training.command import check_checkpoint, exit_status, positive, share
@@ -55,21 +44,21 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
         "VAL is best made without --patch-size: whole images, as the literature scores them.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    data = parser.add_argument_group("images")
-    data.add_argument(
+    images = parser.add_argument_group("images")
+    images.add_argument(
         "dataset",
         type=Path,
         metavar="DATASET",
         help="images to train on, with the fields lr and hr; with --degradation, one field of images",
     )
-    data.add_argument(
+    images.add_argument(
         "--crop",
         type=positive,
         metavar="N",
         help="train on random N x N windows of hr, and the same windows of lr, as for whole images; without it, all "
         "samples must have one size",
     )
-    data.add_argument(
+    images.add_argument(
         "--repeat",
         type=positive,
         metavar="K",
@@ -77,21 +66,21 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
         "dataset_enlarge_ratio (default with --crop: as many as the mean image has N x N windows side by side, so that "
         "an epoch reads about as many pixels as the dataset has; else 1)",
     )
-    data.add_argument(
+    images.add_argument(
         "--degradation",
         metavar="NAME",
         help="make lr of hr while training, with random blur, resizes, noise and JPEG: "
-        f"{', '.join(PRESETS)}, or an option file of Real-ESRGAN, BasicSR, neosr or traiNNer-redux (.yml or .toml)",
+        f"{', '.join(data.PRESETS)}, or an option file of Real-ESRGAN, BasicSR, neosr or traiNNer-redux (.yml, .toml)",
     )
-    data.add_argument(
+    images.add_argument(
         "--scale",
         type=positive,
         metavar="S",
         help="the scale to train, of a dataset that was converted with several; with --degradation, how many times "
         "smaller lr is (default: 4, or the option file's)",
     )
-    data.add_argument("--no-augment", action="store_true", help="leave out the random flips and quarter turns")
-    data.add_argument("--num-threads", type=positive, metavar="N", help="threads that read (default: one a core)")
+    images.add_argument("--no-augment", action="store_true", help="leave out the random flips and quarter turns")
+    images.add_argument("--num-threads", type=positive, metavar="N", help="threads that read (default: one a core)")
 
     training = parser.add_argument_group("training")
     training.add_argument(
@@ -210,13 +199,13 @@ def open_validation(
     validation: PairDataset = stored
     if low in stored.fields:
         validation = lmdbloader.LMDBDataset(options.val, fields=[low, "hr"])
-    elif options.degradation and len(image_fields(stored)) == 1:
-        fixed = find_degradation(options.degradation, scale, fixed=True)
-        validation, how = DegradedImages(open_images(options.val), fixed), f", degraded by {fixed.name}"
+    elif options.degradation and len(data.image_fields(stored)) == 1:
+        fixed = data.find_degradation(options.degradation, scale, fixed=True)
+        validation, how = data.DegradedImages(data.open_images(options.val), fixed), f", degraded by {fixed.name}"
     if (found := pair_scale(validation)) != scale:
         of = options.degradation or options.dataset
         raise OptionError(f"{options.val}: scale {found}; {of} has scale {scale}.")
-    if made_from_same(dataset, stored):
+    if data.made_from_same(dataset, stored):
         print(
             f"note: {plain(str(options.val))} was made from the files of {plain(str(options.dataset))}: its scores are "
             "those of images that the model has seen. Convert other photographs for --val."
@@ -236,15 +225,15 @@ def settings_of(options: argparse.Namespace, scale: int, digest: str, repeat: in
 
 def train(options: argparse.Namespace, stopping: Stopping) -> None:
     """Train as the options say, with a line for every epoch."""
-    degradation = find_degradation(options.degradation, options.scale) if options.degradation else None
-    dataset = open_images(options.dataset) if degradation else open_pairs(options.dataset, options.scale)
+    degradation = data.find_degradation(options.degradation, options.scale) if options.degradation else None
+    dataset = data.open_images(options.dataset) if degradation else data.open_pairs(options.dataset, options.scale)
     scale = degradation.scale if degradation else pair_scale(dataset)
     validation, how = open_validation(options, dataset, scale)
     if options.crop:
-        check_crop(dataset, options.crop, scale)
+        data.check_crop(dataset, options.crop, scale)
     else:
-        check_patches(dataset, options.batch_size)
-    repeat = options.repeat or (default_repeat(dataset, options.crop) if options.crop else 1)
+        data.check_patches(dataset, options.batch_size)
+    repeat = options.repeat or (data.default_repeat(dataset, options.crop) if options.crop else 1)
     check_checkpoint(options.checkpoint, resume=options.resume)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise OptionError(
@@ -255,7 +244,7 @@ def train(options: argparse.Namespace, stopping: Stopping) -> None:
     perceptual = perceptual_metrics(device) if options.perceptual else {}
     torch.manual_seed(options.seed)
     model = build_model(options.model, scale).to(device)
-    average = None if options.ema is None else averaged(model)
+    average = None if options.ema is None else copy.deepcopy(model).requires_grad_(False)
     optimizer = torch.optim.Adam(model.parameters(), lr=options.lr)
     digest = dataset.reader.manifest.content_digest
     settings = settings_of(options, scale, digest, repeat, repr(degradation) if degradation else "")
@@ -269,7 +258,7 @@ def train(options: argparse.Namespace, stopping: Stopping) -> None:
         repeat=repeat,
         transforms=[
             *([RandomCrop(options.crop)] if options.crop else []),
-            *([] if options.no_augment else augmentation(dataset, options.crop)),
+            *([] if options.no_augment else data.augmentation(dataset, options.crop)),
             *([degradation] if degradation else []),
         ],
         num_threads=options.num_threads or "auto",

@@ -22,12 +22,7 @@ PRESETS = ("real_esrgan", "bsrgan", "bsrgan_plus", "first_order", "neosr", "trai
 
 
 def find_degradation(name: str, scale: int | None, *, fixed: bool = False) -> degradations.Degradation:
-    """Return a preset, or that of an option file.
-
-    Args:
-        name: One of PRESETS, or the path of a file that `degradations.from_yaml` reads.
-        scale: How many times smaller `lr` is; None is 4, or the file's.
-        fixed: Whether an image is degraded in the same way in every epoch.
+    """Return one of PRESETS, or that of an option file; without a scale for x4, or the file's.
 
     Raises:
         OptionError: There is neither, or the file does not suit.
@@ -81,19 +76,10 @@ def image_fields(dataset: lmdbloader.LMDBDataset) -> list[str]:
 
 
 class DegradedImages:
-    """Whole images of a dataset as (lr, hr) pairs, the same ones at every reading; cut to multiples of the scale.
-
-    Attributes:
-        path: Of the dataset.
-    """
+    """Whole images of a dataset as (lr, hr) pairs, the same ones at every reading; cut to multiples of the scale."""
 
     def __init__(self, dataset: lmdbloader.LMDBDataset, degradation: degradations.Degradation) -> None:
-        """Prepare.
-
-        Args:
-            dataset: With one image field.
-            degradation: A fixed one.
-        """
+        """Prepare to read a dataset with one image field, with a fixed degradation."""
         self.path = dataset.path
         self._dataset, self._degradation = dataset, degradation
 

@@ -30,13 +30,7 @@ class EDSR(Upscaler):
     """
 
     def __init__(self, scale: int, *, num_features: int = 64, num_blocks: int = 16) -> None:
-        """Build the network with fresh weights.
-
-        Args:
-            scale: 2, 3 or 4.
-            num_features: Channels inside the network.
-            num_blocks: Residual blocks.
-        """
+        """Build the network with fresh weights, for a scale of 2, 3 or 4."""
         blocks = (
             Skip(conv(num_features, num_features), nn.ReLU(inplace=True), conv(num_features, num_features))
             for _ in range(num_blocks)
@@ -103,13 +97,7 @@ class SRVGG(nn.Module):
     upscales = True
 
     def __init__(self, scale: int, *, num_convs: int = 32, num_features: int = 64) -> None:
-        """Build the network with fresh weights.
-
-        Args:
-            scale: 2, 3 or 4.
-            num_convs: Convolutions between the first one and the last one: 32, or 16 as for animated films.
-            num_features: Channels inside the network.
-        """
+        """Build the network with fresh weights, with `num_convs` convolutions between the first and the last one."""
         super().__init__()
         check_scale(self, scale)
         self.scale = scale

@@ -54,11 +54,7 @@ def score_with(
 ) -> dict[str, float]:
     """Return the mean scores of a method, by name: PSNR and SSIM on luma and on RGB, and perceptual ones.
 
-    Args:
-        enlarge: Takes (C, h, w) and returns (C or 1, h * scale, w * scale) uint8; luma alone gets bicubic's colours.
-        dataset: Pairs of (C, H, W) tensors; of grey images there are no scores on RGB.
-        scale: The factor, and the pixels shaved off each side for PSNR and SSIM.
-        perceptual: Metrics of RGB images as a whole.
+    Luma alone gets bicubic's colours. Grey images have no scores on RGB.
     """
     found: dict[str, list[float]] = {}
     for index in range(len(dataset)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -16,7 +15,7 @@ from lmdbloader.errors import OptionError
 from lmdbloader.superres.tensors import model_inputs, to_channels, unit_floats
 from superresolution.models import Model
 
-__all__ = ["LOSSES", "average_weights", "averaged", "cosine_rate", "train_epoch", "train_step"]
+__all__ = ["LOSSES", "average_weights", "cosine_rate", "train_epoch", "train_step"]
 
 
 def charbonnier(output: Tensor, target: Tensor) -> Tensor:
@@ -40,11 +39,6 @@ def cosine_rate(peak: float, progress: float) -> float:
     [1.0, 0.505, 0.01]
     """
     return peak * (0.01 + 0.99 * (1 + math.cos(math.pi * min(max(progress, 0.0), 1.0))) / 2)
-
-
-def averaged(model: Model) -> Model:
-    """Return a copy of a model for `average_weights`."""
-    return copy.deepcopy(model).requires_grad_(False)
 
 
 @torch.no_grad()
