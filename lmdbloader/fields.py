@@ -37,8 +37,8 @@ class Image(FieldType):
     """Pixels of uint8, uint16, float16 or float32, with 1 to 64 channels; read back as a (C, H, W) tensor.
 
     Arrays are (H, W) or (H, W, C), tensors are (C, H, W). Without a declaration, only uint8 and uint16 with 1 or 3
-    channels are images, and other arrays and tensors are an `Array`. All images of a field have one type of float or
-    whole numbers, and one number of channels; grey images and images in colour can be mixed, and uint8 with uint16.
+    channels are images, and other arrays and tensors are an `Array`. All images of a field have one dtype and one
+    number of channels, except that grey can be mixed with RGB, and uint8 with uint16.
     """
 
 

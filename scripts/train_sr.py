@@ -76,8 +76,8 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
         "--scale",
         type=positive,
         metavar="S",
-        help="the scale to train, of a dataset that was converted with several; with --degradation, how many times "
-        "smaller lr is (default: 4, or the option file's)",
+        help="the scale to train, if the dataset has several; with --degradation, how many times smaller lr is than hr "
+        "(default: 4, or the option file's)",
     )
     images.add_argument("--no-augment", action="store_true", help="leave out the random flips and quarter turns")
     images.add_argument("--num-threads", type=positive, metavar="N", help="threads that read (default: one a core)")
@@ -107,7 +107,8 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
         "--ema",
         type=share,
         metavar="DECAY",
-        help="score and save weights averaged over the steps; a step keeps this share of the average, such as 0.999",
+        help="score and save an exponential moving average of the weights; a step keeps this share of it, such as "
+        "0.999",
     )
     training.add_argument(
         "--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto, CUDA if there is any)"
@@ -130,23 +131,23 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
         type=Path,
         metavar="VAL",
         help="dataset to score after every epoch, compared with bicubic; with --degradation, images without lr are "
-        "degraded once, each in its own way, and pairs are scored as they are stored",
+        "degraded, in the same way in every epoch, and pairs are scored as they are stored",
     )
     scores.add_argument(
         "--tile",
         type=positive,
         metavar="N",
-        help="enlarge images of VAL in squares of N x N LR pixels, for those that do not fit into memory at once",
+        help="enlarge images of VAL in tiles of N x N LR pixels, if they do not fit into memory at once",
     )
     scores.add_argument(
         "--self-ensemble",
         action="store_true",
-        help="at the end, score the mean over the 8 flips and turns of each image, too (EDSR+)",
+        help="at the end, also score the mean over the 8 flips and turns of each image (EDSR+)",
     )
     scores.add_argument(
         "--perceptual",
         action="store_true",
-        help="at the end, score LPIPS (package lpips) and DISTS (piq), too; they download weights at their first use",
+        help="at the end, also score LPIPS (package lpips) and DISTS (piq); they download weights on first use",
     )
     options = parser.parse_args(argv)
     if options.lr is None:

@@ -338,7 +338,7 @@ def test_pairs_of_several_scales(src: Path, out: Path) -> None:
             np.testing.assert_array_equal(sample["hr"], pairs[number][1])
     assert lmdbloader.estimate(None, **halves, patch_size=12).num_samples.value == 3 * 2 * 3
     for options, problem in (
-        ({"lr": [folder / "X4", folder / "X4"]}, "the scales 4, 4; expected different ones"),
+        ({"lr": [folder / "X4", folder / "X4"]}, "the scales 4, 4; expected different scales"),
         ({"lr": [folder / "X4", folder / "X2"], "scale": 4}, "the scales 4, 2; expected 4"),
         ({"lr": folder / "X4", "scale": [2, 4]}, "the scales 4; expected \\[2, 4\\]"),
     ):

@@ -189,7 +189,7 @@ def test_files_that_cannot_be_used_are_left_out_on_request(tmp_path: Path) -> No
 
 def test_delta_codes_no_floats(tmp_path: Path) -> None:
     src = save(tmp_path / "src", {"1.npy": npy(noise(20, 30, 5, dtype="float32"))})
-    with pytest.raises(OptionError, match="whole numbers"):
+    with pytest.raises(OptionError, match="encodes integers only"):
         lmdbloader.convert(src, tmp_path / "out", codec="delta")
     lmdbloader.convert(src, tmp_path / "small", prefer="size")
 

@@ -215,7 +215,7 @@ BANDS, DEPTH = ImageField("bands", 5, torch.uint16), ImageField("depth", 1, torc
         (BANDS, [T.RandomTranslate(1, (1, 2, 3))], "'bands' has 5 channels, the fill is for three"),
         (BANDS, [T.ColorJitter(0.1)], r"of 'bands' are torch.uint16 with 5 channels; .*ColorJitter\(\.\.\., fields="),
         (DEPTH, [T.RandomGrayscale(0.1)], "of 'depth' are torch.float32 with one channel; expected uint8 or uint16"),
-        (DEPTH, [T.ToDtype(torch.uint8, scale=True)], "of 'depth' are stored as torch.float32, which whole numbers"),
+        (DEPTH, [T.ToDtype(torch.uint8, scale=True)], "of 'depth' are stored as torch.float32, and a conversion"),
         (DEPTH, [T.ToDtype(torch.float16), T.ToDtype(torch.uint16)], "of 'depth' are stored as torch.float32"),
     ],
 )

@@ -41,21 +41,21 @@ _AFTER_KEY = re.compile(r"\s+\d+\s+\([\d, ]*\)\s*$")
 class Clips(ReadsMany):
     """Windows of frames of one clip, over a dataset with a sample for each frame, as `convert --layout clips` makes it.
 
-    A sample is a window: its images are tensors (N, C, H, W), masks (N, H, W), numbers (N,), the clip's name is one
-    str, and other values are lists of N. A Loader makes batches (B, N, C, H, W) of them; all frames of a window have
-    the same crop, the same flip and turn, and the same change of colours.
+    A sample is a window of N frames: images are tensors (N, C, H, W), masks (N, H, W), numbers (N,), the clip's name is
+    one str, and other values are lists of N. A Loader makes batches (B, N, C, H, W). All frames of a window get the
+    same crop, flip, turn and colour changes.
 
-    There is a sample for each frame around which a window fits into its clip: the window's frame number N // 2 is that
-    frame. No window contains a missing frame. Samples are ordered by clip, then by frame. To take some clips, choose
-    frames before: `Clips(dataset.where("clip != '000'"), 5)`, or `dataset.split([0.9, 0.1])`, which divides clips.
+    There is one window for each frame around which it fits into the clip; that frame is number N // 2 of the window. No
+    window spans a missing frame. Windows are ordered by clip, then by frame. To use only some clips, select their
+    frames first: `Clips(dataset.where("clip != '000'"), 5)`, or `dataset.split([0.9, 0.1])`, which keeps clips whole.
 
     >>> clips = Clips(dataset, 5, interval=[1, 2], random_reverse=True)  # doctest: +SKIP
     >>> loader = Loader(clips, 16, shuffle=True, transforms=[RandomCrop(256), RandomDihedral()])  # doctest: +SKIP
 
     Attributes:
         dataset: The frames.
-        frames: Frames of a window.
-        interval: From one of its frames to the next, a tuple of those that are drawn from.
+        frames: The number of frames in a window.
+        interval: The distances from one frame of a window to the next, a tuple from which one is drawn.
         random_reverse: Whether half of the windows, drawn at random, run backwards.
     """
 
@@ -71,31 +71,31 @@ class Clips(ReadsMany):
         """Find the windows; no pixel is read.
 
         Args:
-            dataset: With a text field `clip` and an int field `frame`; a view of one, perhaps of some fields, or its
-                path. `dataset.transformed([...])` has transforms for `clips[i]`, and for torch's DataLoader.
-            frames: Frames of a window, at least 1.
-            interval: From one frame of a window to the next. Of a list, such as [1, 2, 3], one is drawn for each sample
-                among those whose window fits into the clip, new ones in every epoch.
-            random_reverse: Whether each window runs backwards with a probability of a half.
-            keys: Clips, or frames in the middle of windows, as "000" or "000/00000012"; or a file with one in each
-                line, such as BasicSR's `meta_info`. None takes all.
+            dataset: A dataset with a text field `clip` and an int field `frame`, a view of one, or its path. For
+                `clips[i]` and torch's DataLoader, `dataset.transformed([...])` applies transforms.
+            frames: The number of frames in a window, at least 1.
+            interval: The distance from one frame of a window to the next. From a list, such as [1, 2, 3], one that fits
+                into the clip is drawn for each window and epoch.
+            random_reverse: Whether each window runs backwards with probability 0.5.
+            keys: The clips, such as "000", or centre frames, such as "000/00000012", to use; or a file with one key per
+                line, such as BasicSR's `meta_info`. None uses all.
 
         Raises:
-            OptionError: No window fits, a key is of no frame or of one around which no window fits, two samples are the
-                same frame, or the dataset has a transform of its own.
+            OptionError: No window fits, a key names no frame or one around which no window fits, two samples are the
+                same frame, or the dataset has its own transform.
             UnknownNameError: The dataset has no fields `clip` and `frame`.
         """
         dataset = dataset if isinstance(dataset, LMDBDataset) else LMDBDataset(dataset)
         if dataset.has_own_transform:
             raise OptionError("Clips: the dataset has a transform of its own. Write Loader(..., transforms=[...]).")
         if not holds_clips(dataset.reader.fields):
-            line = "`lmdbloader convert SRC OUT --layout clips` makes them"
-            raise UnknownNameError(f"{dataset.path}: no fields {CLIP!r} (text) and {FRAME!r} (int); {line}")
+            line = "Convert again: lmdbloader convert SRC OUT --layout clips"
+            raise UnknownNameError(f"{dataset.path}: no fields {CLIP!r} (text) and {FRAME!r} (int). {line}")
         self.dataset, self.frames = dataset, whole("frames", frames, 1)
         intervals = [interval] if isinstance(interval, int) else listed("interval", interval)
         self.interval = tuple(whole("interval", each, 1) for each in intervals)
         if not 1 <= len(set(self.interval)) == len(self.interval):
-            raise OptionError(f"interval={shown(interval)}: expected a number, or a list of different numbers")
+            raise OptionError(f"interval={shown(interval)}: expected an int, or a list of different ints")
         self.random_reverse = flag("random_reverse", random_reverse)
         self._is_random = self.random_reverse or len(self.interval) > 1
         self._steps = np.arange(self.frames) - self.frames // 2
@@ -106,7 +106,7 @@ class Clips(ReadsMany):
             chosen = chosen & self._named_by(keys, chosen)
         if not chosen.any():
             given = f"{self.frames} frames, interval={list(self.interval)}"
-            raise OptionError(f"{dataset.path}: Clips: no window of {given}, fits into a clip")
+            raise OptionError(f"{dataset.path}: Clips: no window of {given}, fits into a clip. Use fewer.")
         # (n,) int64, places in `_numbers`; and (n, intervals), which of these fit.
         self._middles, self._fits = np.flatnonzero(chosen), fits[chosen]
         kinds = {name: f.kind for name, f in dataset.fields.items()}
@@ -134,7 +134,7 @@ class Clips(ReadsMany):
         if (same := self._numbers[1:][np.diff(self._numbers) == 0]).size:
             clip, frame = divmod(int(same[0]), self._apart)
             which = f"frame {frame + least} of clip {self._names[clip]!r}"
-            raise OptionError(f"{dataset.path}: Clips: two samples are {which}. Leave one out by dataset.select.")
+            raise OptionError(f"{dataset.path}: Clips: two samples are {which}. Leave one out with dataset.select.")
 
     def _fit(self, interval: int) -> Mask:
         """Return around which frames (m,) a window fits into the clip."""
@@ -228,7 +228,7 @@ class Clips(ReadsMany):
             return index
         if not hasattr(index, "__index__"):
             line = "Clips(dataset.where(\"clip in ('000', '011')\"), 5)"
-            raise OptionError(f"clips[{shown(index)}]: expected the number of a window. Choose frames before: {line}.")
+            raise OptionError(f"clips[{shown(index)}]: expected the number of a window. Choose frames first: {line}.")
         return self._many([operator.index(index)])[0]
 
     def _many(self, numbers: Sequence[int]) -> Sequence[Any]:

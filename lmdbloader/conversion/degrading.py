@@ -19,7 +19,7 @@ Pixels = npt.NDArray[Any]
 
 
 def settled(options: Options) -> Options:
-    """Return options whose degradation is its whole text, with what an option file says.
+    """Return options with the degradation as its full text, including what its option file says.
 
     Raises:
         OptionError: There is no such degradation, or another option excludes it.
@@ -43,7 +43,7 @@ def _named(text: str, scale: int) -> Any:
 
 
 def degrade(text: str, scale: int, image: Pixels, name: str, seed: int) -> dict[str, Pixels]:
-    """Return `lr` and `hr` of an image (H, W, C), by a text that is `settled`; draws depend on the seed and the name.
+    """Return `lr` and `hr` of an image (H, W, C) by a `settled` degradation; draws depend on the seed and the name.
 
     Raises:
         ImageError: There is not enough memory.

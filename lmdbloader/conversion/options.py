@@ -93,8 +93,8 @@ class ConvertOptions:
     lr: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = opt(
         None,
         TAKE,
-        "folder, LMDB or tar of pairs' low-resolution images; with several scales one {lr} for each, in Python a list, "
-        "and their fields are lr2, lr4 and so on",
+        "folder, LMDB or tar of pairs' low-resolution images; give {lr} once for each scale (in Python, a list) for "
+        "the fields lr2, lr4 and so on",
         metavar="DIR",
     )
     masks: str | os.PathLike[str] | None = opt(
@@ -165,8 +165,8 @@ class ConvertOptions:
         None,
         MAKE,
         "make lr from hr, S times smaller (2 to 8), by bicubic downscaling; hr is first cropped at the right "
-        "and bottom to a multiple of S. Of several, such as 2,3,4: lr2, lr3 and lr4, and hr is cropped to a multiple "
-        "of their least common multiple. For given pairs: the factor that they must have",
+        "and bottom to a multiple of S. Several, such as 2,3,4, make lr2, lr3 and lr4, and crop hr to a multiple of "
+        "their least common multiple. For given pairs: the factor that they must have",
         metavar="S",
         limits=(2, 8),
     )
@@ -182,9 +182,9 @@ class ConvertOptions:
     degradation: str | os.PathLike[str] | None = opt(
         None,
         MAKE,
-        "make lr with {scale} by a random degradation instead of bicubic, once for each image: real_esrgan, bsrgan, "
-        "bsrgan_plus, neosr, trainner_redux or first_order, with arguments as in 'bsrgan(jpeg_range=[50, 95])', or an "
-        "option file (YAML, TOML) of their projects. real_esrgan sharpens hr too, unless gt_usm=False",
+        "with {scale}, make lr by a random degradation instead of bicubic, once for each image: real_esrgan, bsrgan, "
+        "bsrgan_plus, neosr, trainner_redux or first_order, also with arguments, as in 'bsrgan(jpeg_range=[50, 95])', "
+        "or an option file (YAML, TOML) of those projects. real_esrgan sharpens hr too, unless gt_usm=False",
         metavar="NAME",
     )
     codec: str | None = opt(
@@ -263,7 +263,7 @@ class ConvertOptions:
 
     @property
     def low_scales(self) -> dict[str, int]:
-        """The scale of each low-resolution image by its field's name, in order: none without a scale.
+        """The scale of each low-resolution field, by name, in order; empty without a scale.
 
         >>> ConvertOptions(scale=2).low_scales, ConvertOptions(scale=[2, 3]).low_scales
         ({'lr': 2}, {'lr2': 2, 'lr3': 3})

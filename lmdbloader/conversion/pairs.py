@@ -57,7 +57,7 @@ def find_scales(hr: Pixels, lows: Sequence[Pixels], options: ConvertOptions, nam
     found = [fit_pair(hr, low, replace(options, scale=None), name)[1] for low in lows]
     if len(set(found)) < len(found) or expected not in (None, sorted(found)):
         scales = ", ".join(map(str, found))
-        raise ImageError(name, f"its LR images have the scales {scales}; expected {expected or 'different ones'}")
+        raise ImageError(name, f"its LR images have the scales {scales}; expected {expected or 'different scales'}")
     return found
 
 

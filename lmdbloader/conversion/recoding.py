@@ -91,7 +91,7 @@ def recode(
     floats = [name for name in images if part.reader.extremes(name, "bits")[1] % 2]
     if codec == "delta" and floats:
         raise OptionError(
-            f"{part.title}: {option('codec', codec)} codes whole numbers, and {floats[0]!r} holds floats. Write "
+            f"{part.title}: {option('codec', codec)} encodes integers only, and {floats[0]!r} holds floats. Write "
             f"{option('codec', 'lz4')}."
         )
     if codec is not None:

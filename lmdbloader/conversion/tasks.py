@@ -149,7 +149,7 @@ def convert_sources(
 
 def _refuse_delta(recipe: Recipe, source: Source, bits: int) -> None:
     if recipe.options.codec == "delta" and bits % 2:
-        raise OptionError(f"{source.name}: floats, and delta codes whole numbers. Use {option('codec', 'lz4')}.")
+        raise OptionError(f"{source.name}: floats, and delta encodes integers only. Use {option('codec', 'lz4')}.")
 
 
 @cache

@@ -152,7 +152,7 @@ class PayloadColumn:
             if self._codec == "delta" and given.dtype.kind == "f":
                 raise OptionError(
                     f"sample {number}, field {f.name!r}: an image of {given.dtype}, and {option('codec', 'delta')} "
-                    f"codes whole numbers. Leave it out, or write codec={{{f.name!r}: 'lz4'}}."
+                    f"encodes integers only. Leave it out, or write codec={{{f.name!r}: 'lz4'}}."
                 )
             if self._storage.mode == "original" and not is_file:
                 raise OptionError(f"sample {number}, field {f.name!r}: {_no_file(value)}")
@@ -359,7 +359,7 @@ def _advice(value: Any) -> str:
     if not isinstance(value, np.ndarray) or value.ndim != 3:
         return ""
     if value.shape[2] > MAX_CHANNELS:
-        return "Are its axes in another order? Of an array write image.transpose(1, 2, 0)."
+        return "Are its axes in another order? For an array (C, H, W), write image.transpose(1, 2, 0)."
     return "Write image.astype('float32')." if value.dtype == np.float64 else ""
 
 
@@ -381,8 +381,8 @@ def _check_axes(given: Any, image: npt.NDArray[Any], where: str, *, is_file: boo
         line, same = "permute(2, 0, 1)", "image.permute(1, 2, 0).numpy()"
     raise OptionError(
         f"{where}: {tuple(given.shape)}. The axes of {'an array' if is_array else 'a tensor'} are {order}, here "
-        f"{height}x{width} pixels with {channels} channels, and these look like {other}. If they are that, write "
-        f"image.{line}; if they are {order}, write {same}."
+        f"{height}x{width} pixels with {channels} channels, but the shape looks like {other}. If it is {other}, "
+        f"write image.{line}; if it is {order}, write {same}."
     )
 
 

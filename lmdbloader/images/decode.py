@@ -31,7 +31,7 @@ AlphaPolicy: TypeAlias = Literal["refuse", "drop", "white"]
 IMAGE_SUFFIXES = frozenset(
     {".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"}
 )
-#: Those of files that are read as images where there are no files with the others.
+#: Suffixes of files that are read as images only in folders without files of the other suffixes.
 RASTER_SUFFIXES = frozenset({".dcm", ".exr", ".npy"})
 
 _READERS: tuple[tuple[bytes, Callable[[memoryview, str], ImageHeader]], ...] = (
@@ -139,7 +139,7 @@ def inspect_image(
         header = header.with_unnamed()
     if header.alpha and policy.alpha == "white" and (header.dtype.kind == "f" or header.channels not in (1, 3)):
         raise ImageError(
-            name, f"{header.channels} channels of {header.dtype} cannot be laid over white; use alpha='drop'"
+            name, f"{header.channels} channels of {header.dtype} cannot be composited over white; use alpha='drop'"
         )
     return header
 

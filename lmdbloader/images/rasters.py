@@ -67,9 +67,9 @@ def _read_tiff(data: memoryview, name: str, *, keep_unnamed: bool) -> ImageHeade
     if num_pages != 1:
         raise ImageError(name, pillow.several_frames("TIFF", num_pages))
     if photometric not in (_BLACK_IS_ZERO, _RGB):
-        raise ImageError(name, f"a TIFF file of {found} as {photometric.name}; save it as MINISBLACK or RGB")
+        raise ImageError(name, f"a TIFF file of {found} as {photometric.name}; expected MINISBLACK or RGB. Save it so")
     if tile > max(_MOST_TILE_PIXELS, 4 * width * height):
-        raise ImageError(name, f"{width}x{height} pixels in larger tiles; save the TIFF file without tiles")
+        raise ImageError(name, f"{width}x{height} pixels in much larger tiles; save the TIFF file without tiles")
     num_colors = 3 if photometric == _RGB else samples - len(extra)
     if samples == 4 and photometric == _RGB and not extra:
         extra = (_ALPHAS[0],)  # as Pillow reads it
@@ -82,7 +82,7 @@ def _read_tiff(data: memoryview, name: str, *, keep_unnamed: bool) -> ImageHeade
         with _explained("TIFF data", name):
             parts = list(zip(page.dataoffsets, page.databytecounts, strict=True))
             if len(parts) < math.prod(page.chunked) or not all(0 < at < at + n <= len(data) for at, n in parts):
-                raise ImageError(name, "the TIFF file is cut short, or parts of its pixels are left out")
+                raise ImageError(name, "the TIFF file is cut short, or some of its tiles or strips are missing")
             planes = page.asarray(squeeze=False, maxworkers=1)[:, 0]
             pixels = planes[0] if len(planes) == 1 else np.moveaxis(planes[..., 0], 0, 2)
             return np.asarray(pixels if (order := [*taken, *alphas]) == [*range(samples)] else pixels[:, :, order])
@@ -125,7 +125,7 @@ def read_npy(data: memoryview, name: str) -> ImageHeader:
 def read_exr(data: memoryview, name: str) -> ImageHeader:
     """Read the header of an OpenEXR file: channels R, G, B, the others in the order of their names, and A as alpha."""
     if int.from_bytes(data[4:8], "little") & _EXR_DEEP_OR_PARTS:
-        raise ImageError(name, "an EXR file of several parts or deep pixels; only a single flat image can be used")
+        raise ImageError(name, "an EXR file with several parts or deep pixels; expected a single flat image")
     with _explained("EXR header", name):
         values = _exr_attributes(data)
         window, shown = (struct.unpack("<4i", values[f"{kind}Window"]) for kind in ("data", "display"))
@@ -134,12 +134,12 @@ def read_exr(data: memoryview, name: str) -> ImageHeader:
         across, down, levels = struct.unpack("<IIB", values.get("tiles", bytes(9)))
     height, width = window[3] - window[1] + 1, window[2] - window[0] + 1
     if levels & 15 or across * down > max(_MOST_TILE_PIXELS, 4 * height * width):
-        raise ImageError(name, "an EXR file of several sizes of one image, or of larger tiles; save it without tiles")
+        raise ImageError(name, "an EXR file with mipmaps or with tiles larger than the image; save it without tiles")
     if window != shown:
         line = "oiiotool in.exr --croptofull -o out.exr"
-        raise ImageError(name, f"an EXR file of the data window {window}; expected the display window {shown}: {line}")
+        raise ImageError(name, f"an EXR file of data window {window}; expected the display window {shown}: {line}")
     if any(steps != [1, 1] for _, _, _, *steps in channels):
-        raise ImageError(name, "an EXR file with channels of fewer pixels than the others; save it as RGB")
+        raise ImageError(name, "an EXR file with subsampled channels; expected channels of equal size. Save it as RGB")
     colors = [c for c in "RGB" if {*"RGB"} <= {*found}]
     names = [*colors, *sorted(c for c in found if c not in (*colors, "A"))] or ["A"]
     has_alpha = "A" in found and names != ["A"]
@@ -242,4 +242,4 @@ def _check(dtype: str, channels: int, line: str, name: str) -> None:
         mask = " (a mask as uint8 or uint16)" if how and "int" in dtype else ""
         raise ImageError(name, f"values of {dtype}; expected {', '.join(_DTYPES)}. Save it again{how}{mask}")
     if not 1 <= channels <= _MOST_CHANNELS:
-        raise ImageError(name, f"{channels} channels; expected 1 to {_MOST_CHANNELS}. Save some of them")
+        raise ImageError(name, f"{channels} channels; expected 1 to {_MOST_CHANNELS}. Save fewer")

@@ -205,7 +205,7 @@ def _options(opt: Any, unknown: Sequence[str]) -> dict[str, Any]:
         del found["filename_tmpl"]  # the programs' default
     for name in unknown:
         if name in found:
-            raise OptionError(f"{found['type']}, {name}: {found[name]}: there is no such option here. Leave it out.")
+            raise OptionError(f"{found['type']}, {name}: {found[name]}: this option is not supported. Leave it out.")
     return found
 
 

@@ -160,8 +160,8 @@ def place_of(state: Any, same: Mapping[str, Any]) -> Place:
     if (transforms := state.get("transforms", same["transforms"])) != same["transforms"]:
         warnings.warn(
             f"load_state_dict: the state was saved with the transforms [{transforms}]; those of this loader are "
-            f"[{same['transforms']}]. The samples that remain are the same, but not their pixels. If this is intended, "
-            "drop them from the state: state.pop('transforms').",
+            f"[{same['transforms']}]. The remaining samples are the same, but their pixels are not. If you intend "
+            "this, call state.pop('transforms') first.",
             stacklevel=3,
         )
     epoch, position, since = (int(state[name]) for name in ("epoch", "position", "since"))

@@ -45,7 +45,7 @@ def view_of(dataset: Any, call: str = "Loader") -> LMDBDataset:
     if type(dataset) is ConcatDataset:
         return union_of([view_of(part, call) for part in dataset.datasets], f"{call}(ConcatDataset)", dataset)
     if isinstance(dataset, Clips):
-        raise OptionError(f"{call}: Clips are read as a whole. Choose frames before: Clips(dataset.where(...), 5).")
+        raise OptionError(f"{call}: Clips are read as a whole. Choose frames first: Clips(dataset.where(...), 5).")
     if not isinstance(dataset, LMDBDataset):
         raise OptionError(
             f"{call}({type(dataset).__name__}): expected an LMDBDataset, or the path of one. lmdbloader.write(dataset, "

@@ -458,14 +458,14 @@ def from_yaml(
 
 
 def named(text: str, scale: int) -> Degradation:
-    """Return the degradation of a text: a preset's name, with arguments in parentheses or not, or an option file.
+    """Return the degradation that a text names: a preset, with or without arguments, or an option file.
 
     Args:
-        text: As the text of a Degradation, or a path that ends in .yml, .yaml or .toml.
-        scale: How many times smaller `lr` is.
+        text: The text of a Degradation, such as "bsrgan(jpeg_range=[50, 95])", or a path to .yml, .yaml or .toml.
+        scale: How many times smaller `lr` is than `hr`.
 
     Raises:
-        OptionError: There is no such preset, an argument is not valid, or the scale is another.
+        OptionError: The preset is unknown, an argument is not valid, or the text has another scale.
 
     >>> named("bsrgan(jpeg_range=[50, 95])", 2)
     bsrgan(scale=2, jpeg_range=(50, 95))
@@ -486,7 +486,7 @@ def named(text: str, scale: int) -> Degradation:
             "'bsrgan(jpeg_range=[50, 95])' or without, or an option file (.yml, .yaml, .toml)"
         ) from error
     if options.pop("scale", scale) != scale:
-        raise OptionError(f"degradation {text!r:.200}: its scale is not {scale}. Leave it out there.")
+        raise OptionError(f"degradation {text!r:.200}: its scale is not {scale}. Leave scale out of the text.")
     return maker(scale, **options)
 
 

@@ -126,14 +126,15 @@ def predict(
     Args:
         model: On any device.
         lr: The image.
-        tile: Upscale squares of so many LR pixels one after the other, for images that do not fit into memory at once.
-        overlap: LR pixels around a square that the model sees, too. A model that sees no farther gives the same pixels
-            as without tiles.
-        self_ensemble: Return the mean over the 8 flips and turns of the image, each turned back (EDSR+); it takes eight
-            times as long.
+        tile: Side of the tiles, in LR pixels, that are upscaled one after the other, for images that do not fit into
+            memory at once. None: no tiles.
+        overlap: LR pixels around a tile that the model also sees. If its receptive field is not larger, the result is
+            the same as without tiles.
+        self_ensemble: Return the mean over the 8 flips and turns of the image, each transformed back (EDSR+). It takes
+            eight times as long.
 
     Raises:
-        OptionError: The tile has no pixel, or the overlap is below 0.
+        OptionError: `tile` is below 1, or `overlap` is below 0.
     """
     side = max(1, *lr.shape[1:]) if tile is None else whole("tile", tile, least=1)
     overlap = whole("overlap", overlap, least=0)

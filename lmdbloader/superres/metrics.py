@@ -88,7 +88,7 @@ def psnr(
         reference: The original, of the same height and width.
         scale: Pixels shaved off each side first, by custom the upscaling factor; 0 shaves nothing.
         data_range: As for `luma`; images of whole numbers have their own.
-        rgb: Take the mean error of all three channels instead of that of luma.
+        rgb: Compute the mean squared error over R, G and B instead of luma.
 
     Raises:
         OptionError: The sizes differ, floats have no data_range, nothing is left after shaving, or there is no RGB.
@@ -115,7 +115,7 @@ def ssim(
         reference: The original, of the same height and width.
         scale: Pixels shaved off each side first, by custom the upscaling factor; 0 shaves nothing.
         data_range: As for `luma`; images of whole numbers have their own.
-        rgb: Take the mean of the three channels' similarities instead of that of luma.
+        rgb: Return the mean of the SSIM of R, G and B instead of that of luma.
 
     Raises:
         OptionError: The sizes differ, floats have no data_range, fewer than 11 x 11 pixels are left after shaving, or
@@ -167,8 +167,8 @@ def _shaved_planes(
         first, second = _pixels(image, data_range), _pixels(reference, data_range)
         if len(first) != 3 or len(second) != 3:
             raise OptionError(
-                f"rgb=True needs two images of shape (3, H, W); found {first.shape} and {second.shape}. Luma of "
-                "`predict` gets its colours by merge_luma."
+                f"rgb=True: expected two images of shape (3, H, W); found {first.shape} and {second.shape}. merge_luma "
+                "adds colours to luma."
             )
     else:
         first, second = _luma(image, data_range)[None], _luma(reference, data_range)[None]

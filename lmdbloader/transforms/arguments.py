@@ -118,7 +118,7 @@ def _kernel_size(of: object, name: str, value: Any) -> int | tuple[int, int]:
 def _sigma(of: object, name: str, value: Any) -> float | tuple[float, float]:
     values = _numbers(value)
     if len(values) not in (1, 2) or not 0 < values[0] <= values[-1]:
-        raise OptionError(f"{of}: expected a {name} above 0 in pixels, as a number or (least, most)")
+        raise OptionError(f"{of}: expected a {name} above 0, in pixels, as a number or (min, max)")
     return values[0] if len(values) == 1 else (values[0], values[1])
 
 
@@ -136,7 +136,7 @@ def _level(least: float) -> Kind:
 
 def _clip(of: object, name: str, value: Any) -> bool:
     if value is not True:
-        raise OptionError(f"{of}: expected {name}=True; whole numbers would wrap around, so that white becomes black")
+        raise OptionError(f"{of}: expected {name}=True; without it, values would wrap around, and white become black")
     return True
 
 

@@ -62,7 +62,7 @@ class Degradation(BatchFunction):
         fixed: Whether the draws are the same in every epoch, as for validation.
         field: The name of the image field; None if there is only one.
         after: The ToDtype and Normalize after it in a Loader's list.
-        walks: How far numbers walk from one frame of a clip to the next, see `walking`.
+        walks: How far parameters change from one frame of a clip to the next, see `walking`.
     """
 
     name: str
@@ -135,21 +135,22 @@ class Degradation(BatchFunction):
         poisson_scale_step: float = 0.005,
         quality_step: float = 3.0,
     ) -> Degradation:
-        """Return the same degradation with numbers that walk from frame to frame of a window of `Clips`.
+        """Return the same degradation with parameters that change from frame to frame of a window of `Clips`.
 
-        All frames of a window have one chain, and noise of their own. Numbers are the same too, unless they walk: to
-        each next frame one changes by up to a step, and stays in its range. Defaults are those of RealBasicVSR.
+        Without it, all frames of a window get the same chain with the same parameters, and each its own noise. With it,
+        each parameter does a random walk: it changes by at most its step from one frame to the next, and stays in its
+        range. 0 keeps a parameter. The defaults are those of RealBasicVSR.
 
         Args:
-            sigma_step: Of both standard deviations of a blur, or of BSRGAN's variances.
-            rotate_angle_step: Of the angle of an anisotropic blur, in radians.
-            beta_gaussian_step: Of the exponent of a generalised kernel.
-            beta_plateau_step: Of the exponent of a plateau kernel.
-            omega_step: Of the cutoff of a low-pass filter, in radians a pixel.
-            resize_step: Of the factor of a resize that is drawn.
-            gaussian_sigma_step: Of the standard deviation of noise, in 255ths.
-            poisson_scale_step: Of the scale of Poisson noise.
-            quality_step: Of JPEG's quality.
+            sigma_step: For both standard deviations of a blur, or BSRGAN's variances.
+            rotate_angle_step: For the angle of an anisotropic blur, in radians.
+            beta_gaussian_step: For the exponent of a generalised Gaussian kernel.
+            beta_plateau_step: For the exponent of a plateau kernel.
+            omega_step: For the cutoff of a low-pass (sinc) filter, in radians per pixel.
+            resize_step: For the factor of a random resize.
+            gaussian_sigma_step: For the standard deviation of Gaussian noise, in 255ths.
+            poisson_scale_step: For the scale of Poisson noise.
+            quality_step: For JPEG's quality.
 
         Raises:
             OptionError: A step is negative, or not finite.
@@ -253,9 +254,9 @@ class Degradation(BatchFunction):
     def on_device(self, hr: torch.Tensor, samples: Any, *, seed: int, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return `lr` and `hr` of a batch, made by torch where the images are.
 
-        They are those that a Loader makes of the same samples in the same epoch, but for rounding and noise: kernels,
-        sizes, modes, qualities, orders and strengths are the drawn ones, and noise is that of torch's generator. It
-        depends on the seed, the epoch, the sample's number and the kind of device alone.
+        They equal those of a Loader for the same samples and epoch, except for rounding and noise: kernels, sizes,
+        modes, qualities, orders and noise levels are the same. The noise comes from torch's generator. It depends only
+        on the seed, the epoch, the sample's number and the kind of device.
 
         Args:
             hr: (B, 1 or 3, H, W) uint8, uint16, or float32 from 0 to 1, on any device: cropped, but neither degraded
@@ -269,7 +270,7 @@ class Degradation(BatchFunction):
             device of the images, float32 rounded to 255ths.
 
         Raises:
-            OptionError: The images or the numbers do not suit.
+            OptionError: The images or the numbers have a wrong type, shape or range.
         """
         from lmdbloader.transforms.degradation_in_torch import degrade, numbers_of
 

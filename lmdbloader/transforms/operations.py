@@ -275,13 +275,13 @@ class RandomSolarize(Geometry):
 class GaussianBlur(Geometry):
     """Blur with a Gaussian kernel of random width with probability p, as torchvision's GaussianBlur does.
 
-    All images of a sample have the same sigma, in pixels of their own. The border is mirrored: of a crop that comes
-    before, it is the crop's. The results are those of torchvision, except that single values may differ by one level.
+    All images of a sample get the same sigma, in their own pixels. The border is mirrored; after a crop, that is the
+    border of the crop. The results are those of torchvision, except that single values may differ by one level.
 
     Attributes:
         kernel_size: The side of the kernel in pixels, odd, as an int or (across, down).
-        sigma: The least and the most standard deviation in pixels, or a number.
-        p: Probability; torchvision has RandomApply for it.
+        sigma: The standard deviation in pixels, as (min, max) or one number.
+        p: The probability of the blur; torchvision has RandomApply for it.
     """
 
     kernel_size: KernelSize
@@ -303,14 +303,14 @@ class GaussianBlur(Geometry):
 class GaussianNoise(Geometry):
     """Add Gaussian noise with probability p, as torchvision's GaussianNoise does.
 
-    Each value and each image of a sample has noise of its own. As in torchvision, noise of 8 bits is cut to a whole
-    number towards 0; that of 16 bits, which torchvision does not take, is too.
+    Every value of every image gets its own noise. As in torchvision, the noise of 8-bit images is truncated towards 0
+    to an integer. So is that of 16-bit images, which torchvision does not take.
 
     Attributes:
-        mean: Of the noise, where 1 is white: 255 of 8 bits and 65535 of 16.
-        sigma: Its standard deviation, likewise.
+        mean: The mean of the noise, where 1 is white: 255 for 8 bits, 65535 for 16 bits.
+        sigma: The standard deviation of the noise, in the same unit.
         clip: True.
-        p: Probability; torchvision has RandomApply for it.
+        p: The probability of the noise; torchvision has RandomApply for it.
     """
 
     mean: Mean = 0.0

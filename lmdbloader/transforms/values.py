@@ -145,16 +145,16 @@ class Chain:
         if self.field.dtype not in _LARGEST or (of_colors and self.field.channels not in (1, 3)):
             raise OptionError(
                 f"{transform}: the images of {self.field.name!r} are {self.field.dtype} with "
-                f"{_counted(self.field.channels)}; expected uint8 or uint16{' with 1 or 3' * of_colors}. Leave it out, "
-                f"or name the fields that it is for: {type(transform).__name__}(..., fields=('image',))."
+                f"{_counted(self.field.channels)}; expected uint8 or uint16{' with 1 or 3 channels' * of_colors}. "
+                f"Leave it out, or name the fields that it is for: {type(transform).__name__}(..., fields=('image',))."
             )
 
     def _convert(self, transform: ToDtype) -> None:
         was, now = self.dtype, transform.dtype
         if now in _LARGEST and self.field.dtype not in _LARGEST:
             raise OptionError(
-                f"{transform}: the pixels of {self.field.name!r} are stored as {self.field.dtype}, which whole numbers "
-                "would round. Write them as whole numbers, or convert to torch.float32."
+                f"{transform}: the pixels of {self.field.name!r} are stored as {self.field.dtype}, and a conversion to "
+                "integers would round them. Store integers, or convert to torch.float32."
             )
         if transform.scale and was != now:
             if was in _LARGEST and now in _LARGEST:

@@ -32,7 +32,7 @@ def find_degradation(name: str, scale: int | None, *, fixed: bool = False) -> de
         return make(4 if scale is None else scale, fixed=fixed)  # type: ignore[no-any-return]
     if not Path(name).is_file():
         raise OptionError(
-            f"--degradation {name}: no such file, and no preset of this name; there are {', '.join(PRESETS)}."
+            f"--degradation {name}: no such file or preset; expected an option file or {', '.join(PRESETS)}."
         )
     return degradations.from_yaml(name, scale=scale, fixed=fixed)
 
@@ -66,7 +66,7 @@ def open_pairs(path: Path, scale: int | None) -> lmdbloader.LMDBDataset:
     if low in dataset.fields:
         dataset = lmdbloader.LMDBDataset(path, fields=[low, "hr"])
     if scale is not None and pair_scale(dataset) != scale:
-        raise OptionError(f"--scale {scale}: {path} has scale {pair_scale(dataset)}. Leave it out.")
+        raise OptionError(f"--scale {scale}: {path} has scale {pair_scale(dataset)}. Leave out --scale.")
     return dataset
 
 
@@ -109,8 +109,8 @@ def check_crop(dataset: lmdbloader.LMDBDataset, crop: int, scale: int) -> None:
         below = crop // scale * scale
         near = f"{below} or {below + scale}" if below else str(scale)
         raise OptionError(
-            f"--crop {crop}: expected a multiple of {scale}, the scale of {dataset.path}: no window of lr matches "
-            f"others. Use --crop {near}."
+            f"--crop {crop}: expected a multiple of {scale}, the scale of {dataset.path}, so that lr has the same "
+            f"window. Use --crop {near}."
         )
     heights, widths = sides(dataset)
     shorter = np.minimum(heights, widths)

@@ -32,7 +32,7 @@ def list_samples(place: Location, layout: str, prefer_images: bool) -> Listing:
     if not len(found.sources) and isinstance(place, Path):
         found = find_frames(place)
     if not len(found.sources):
-        raise SourceError(f"{place}: no frames in it: neither images in folders, nor video files")
+        raise SourceError(f"{place}: no frames; expected folders of images, or video files")
     return found
 
 
@@ -46,7 +46,7 @@ def as_clips(place: object, listing: Listing) -> Listing:
     names = [*map(as_text, listing.sources.names)]
     for i, name in enumerate(names):
         if (first := found.setdefault(tuple(place_in_clip(name).values()), i)) != i:
-            raise SourceError(f"{place}: {names[first]} and {name} have the same number in a clip")
+            raise SourceError(f"{place}: {names[first]} and {name} are the same frame of a clip. Rename one")
     order = np.array([found[key] for key in sorted(found)], np.int64)
     layout = {"images": "clips"}.get(listing.layout, listing.layout)
     return replace(listing, layout=layout, sources=listing.sources.take(order), fields=FIELDS)
@@ -74,6 +74,6 @@ def refuse_options(options: Any) -> None:
         if (value := getattr(options, name)) is not None:
             line = "Loader(Clips(dataset.where(\"clip < '100'\"), 5), 16, transforms=[RandomCrop(256), ...])"
             raise OptionError(
-                f"{option(name, value)} with clips: all their frames are stored, whole. Choose clips, and crop or "
-                f"degrade all frames of a window alike, when they are loaded: {line}."
+                f"{option(name, value)} with clips: expected whole clips with whole frames. Choose, crop and degrade "
+                f"when you load them: {line}."
             )
