@@ -32,11 +32,11 @@ RATES = {"edsr-baseline": 4e-4}
 PAIRS = ("bicubic", "real_esrgan")
 # The demo's split, with one grey photograph more held out.
 HELD_OUT = (*HELD_OUT_PHOTOGRAPHS, "camera.png")
-# Of degraded photographs: a square out of the middle, degraded in so many ways.
+# Degraded test images: the side of a centre crop, and the number of draws of each.
 TEST_SIDE, TEST_DRAWS = 192, 6
 # Tests and the photographs of them that a picture shows.
 DRAWN = (("bicubic", 0), ("bicubic", 2), ("real_esrgan", 12), ("real_esrgan", 17))
-# Student's t for an interval of 95 %, by the number of seeds.
+# Student's t for a 95 % confidence interval, by the number of seeds.
 T = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 
 Pairs = list[tuple[Tensor, Tensor]]
@@ -44,7 +44,7 @@ Pairs = list[tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Run:
-    """One trained network: minutes are of a processor, scores (mean PSNR in dB, mean SSIM) of luma, by test."""
+    """One trained network: its CPU minutes, and its scores by test: mean PSNR in dB and mean SSIM, on luma."""
 
     model: str
     pairs: str
@@ -55,7 +55,7 @@ class Run:
 
 
 def degradation(*, fixed: bool = False) -> degradations.Degradation:
-    """Return Real-ESRGAN's, without the sharpening of `hr`: tests compare with the photographs as they are."""
+    """Return Real-ESRGAN's degradation without sharpening `hr`: tests compare with the original photographs."""
     return degradations.real_esrgan(SCALE, gt_usm=False, lq_usm=False, fixed=fixed)
 
 
@@ -73,7 +73,7 @@ def prepare(folder: Path) -> tuple[Path, Path]:
 
 
 def test_pairs(path: Path) -> dict[str, Pairs]:
-    """Return the tests: whole photographs made smaller by bicubic, and squares of them that were degraded."""
+    """Return the tests: whole photographs downscaled by bicubic, and degraded centre crops of them."""
     whole = lmdbloader.LMDBDataset(path)
     hr = lmdbloader.LMDBDataset(path, fields=["hr"])
     degraded = [
@@ -88,7 +88,7 @@ def test_pairs(path: Path) -> dict[str, Pairs]:
 
 
 def train(path: Path, name: ModelName, pairs: str, seed: int, steps: int) -> tuple[Model, float]:
-    """Return a trained network, and the minutes of a processor that it took."""
+    """Return a trained network, and the CPU minutes that it took."""
     torch.manual_seed(seed)
     model = build_model(name, SCALE)
     rate = RATES.get(name, 1e-3)
@@ -114,7 +114,7 @@ def train(path: Path, name: ModelName, pairs: str, seed: int, steps: int) -> tup
 
 
 def score(enlarge: Callable[[Tensor], Tensor], tests: dict[str, Pairs]) -> dict[str, list[float]]:
-    """Return the mean PSNR and SSIM of each test, of luma."""
+    """Return the mean PSNR and SSIM of each test, on luma."""
     found: dict[str, list[float]] = {}
     for name, pairs in tests.items():
         made = [(enlarge(lr), hr) for lr, hr in pairs]
@@ -147,7 +147,7 @@ def run_all(folder: Path, results: Path, seeds: int) -> list[Run]:
 
 
 def interval(values: Sequence[float], digits: int) -> str:
-    """Return the mean of seeds and the half width of its interval of 95 %."""
+    """Return the mean over the seeds, and the half width of its 95 % confidence interval."""
     if len(values) == 1:
         return f"{values[0]:.{digits}f}"
     half = T[len(values)] * statistics.stdev(values) / math.sqrt(len(values))

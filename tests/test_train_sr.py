@@ -294,8 +294,8 @@ def test_the_other_ways_to_name_a_degradation(
         assert lines[1] == "lr is made by neosr(scale=2, jpeg_range=(50, 95))"
         assert lines[2].startswith("bicubic on 2 images: "), "pairs are scored as they are stored"
     for arguments, message in [
-        ((whole, "--crop", 16, "--degradation", "bsrgan"), "needs a dataset with one image field; found lr, hr"),
-        ((photographs, "--crop", 16, "--degradation", "esrgan"), "no such file or preset; expected an option file or real_esrgan"),
+        ((whole, "--crop", 16, "--degradation", "bsrgan"), "expected a dataset with one image field, found lr, hr"),
+        ((photographs, "--crop", 16, "--degradation", "esrgan"), "no such file or preset; expected an option"),
         ((photographs, "--crop", 16, "--degradation", "bsrgan", "--val", whole), "whole.lmdb: scale 2; bsrgan"),
         ((photographs, "--crop", 18, "--degradation", "bsrgan"), "--crop 18: expected a multiple of 4"),
     ]:

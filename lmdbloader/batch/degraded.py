@@ -64,7 +64,7 @@ class DegradeStep:
             OptionError: There is no such field, or its images do not suit.
         """
         if frames is None and any(degradation.walks):
-            raise OptionError(f"{degradation}: samples are single images. Leave `.walking` out, or read Clips(...).")
+            raise OptionError(f"{degradation}: samples are single images; expected Clips(...). Leave `.walking` out.")
         self._degradation, self._name, scale = degradation, _field_of(degradation, kinds), degradation.scale
         self._frames, self._walks = frames or 1, np.array(degradation.walks)
         self._shape, self._dtype = _images_of(pipeline, self._name, degradation)
@@ -160,7 +160,7 @@ class DegradeStep:
             shown = f"{tuple(found.shape)} of {found.dtype}" if isinstance(found, torch.Tensor) else f"a {kind}"
             raise OptionError(
                 f"{self._degradation}: {self._name!r} is {shown}; expected {shape} of {dtype}. Change sizes and types "
-                "by the transforms of the Loader, not by the dataset's own."
+                "with the Loader's transforms, not with the dataset's own."
             )
         return found
 
@@ -201,7 +201,7 @@ def _images_of(pipeline: Pipeline, name: str, degradation: Degradation) -> tuple
     for output in pipeline.outputs:
         if output.name == name:
             if output.values.kind != opcodes.COPY:
-                raise OptionError(f"{degradation}: put ToDtype and Normalize after it; they then hold for both images.")
+                raise OptionError(f"{degradation}: put ToDtype and Normalize after it; there they act on both images.")
             return output.shape, output.values.dtype
     reader, rows = pipeline.reader, pipeline.rows
     first = torch.from_numpy(np.empty(0, reader.image_dtype(name, int(rows[0]))))

@@ -53,7 +53,7 @@ _MASK_MODES = ("P", "L", "1", "I", "I;16")
 # Arrays that are alike share one memory if there is room for this many at least, and it has room for this many at most.
 _LEAST_ALIKE, _MOST_ALIKE = 4, 4096
 _STAGED_NBYTES = 2**18
-# An axis that is longer, and is said to be one of an image's sides, is not taken for that of its channels.
+# A longer axis is not taken for the axis of channels.
 _MOST_LIKELY_CHANNELS = 16
 # The codec that stands for the smallest of raw, lz4 and delta; like auto, it is settled by the first values.
 SMALLEST = "smallest"

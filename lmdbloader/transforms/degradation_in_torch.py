@@ -42,14 +42,14 @@ def numbers_of(samples: Any, hr: Any, scale: int, where: str) -> npt.NDArray[np.
     """Return the samples' numbers (B,); `where` is the call, for errors.
 
     Raises:
-        OptionError: They or the images do not suit.
+        OptionError: The numbers or the images have a wrong type, shape or range.
     """
     if not isinstance(hr, Tensor) or hr.ndim != 4 or hr.shape[1] not in (1, 3) or hr.dtype not in _PEAKS or not len(hr):
         shown = f"{tuple(hr.shape)} of {hr.dtype}" if isinstance(hr, Tensor) else f"a {type(hr).__name__}"
         raise OptionError(f"{where}: hr is {shown}; expected a batch (B, 1 or 3, H, W) of uint8, uint16 or float32")
     height, width = hr.shape[2:]
     if height % scale or width % scale or not height * width:
-        raise OptionError(f"{where}: images of {height}x{width}; expected multiples of {scale} pixels. Crop them.")
+        raise OptionError(f"{where}: images of {height}x{width} pixels; expected multiples of {scale}. Crop them.")
     if hr.is_floating_point() and not (hr.amin() >= 0 and hr.amax() <= 1):
         found = f"values from {hr.amin():.4g} to {hr.amax():.4g}"
         raise OptionError(f"{where}: hr has {found}; expected 0 to 1. Normalize lr and hr afterwards.")

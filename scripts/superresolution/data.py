@@ -1,4 +1,4 @@
-"""What a training run reads: pairs as they are stored, or photographs that are degraded on the way."""
+"""What a training run reads: pairs as they are stored, or photographs that are degraded on the fly."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ PRESETS = ("real_esrgan", "bsrgan", "bsrgan_plus", "first_order", "neosr", "trai
 
 
 def find_degradation(name: str, scale: int | None, *, fixed: bool = False) -> degradations.Degradation:
-    """Return one of PRESETS, or that of an option file; without a scale for x4, or the file's.
+    """Return one of PRESETS, or the degradation of an option file. Without a scale it is x4, or the file's.
 
     Raises:
-        OptionError: There is neither, or the file does not suit.
+        OptionError: Neither a preset nor a file has this name, or the file has another scale or unsupported keys.
     """
     if name in PRESETS:
         make = getattr(degradations, name)
@@ -38,26 +38,26 @@ def find_degradation(name: str, scale: int | None, *, fixed: bool = False) -> de
 
 
 def open_images(path: Path) -> lmdbloader.LMDBDataset:
-    """Open a dataset to be degraded, with its one image field alone.
+    """Open a dataset to be degraded, with only its image field.
 
     Raises:
-        OptionError: It has another number of image fields.
+        OptionError: It does not have exactly one image field.
     """
     dataset = lmdbloader.LMDBDataset(path)
     names = image_fields(dataset)
     if len(names) != 1:
         raise OptionError(
-            f"{path}: --degradation makes lr of hr and needs a dataset with one image field; found "
+            f"{path}: --degradation makes lr from hr; expected a dataset with one image field, found "
             f"{', '.join(names) or 'none'}. Convert without --scale: lmdbloader convert PHOTOS hr.lmdb"
         )
     return lmdbloader.LMDBDataset(path, fields=names)
 
 
 def open_pairs(path: Path, scale: int | None) -> lmdbloader.LMDBDataset:
-    """Open a dataset; of one that was converted with several scales, the pairs of one scale.
+    """Open a dataset of pairs; from one with several scales, the pairs of one scale.
 
     Raises:
-        OptionError: It has not this scale, or several and none is chosen.
+        OptionError: The dataset does not have this scale, or has several and none is chosen.
     """
     dataset, low = lmdbloader.LMDBDataset(path), f"lr{scale}"
     scales = [name[2:] for name in dataset.fields if name.startswith("lr") and name != "lr"]
@@ -76,10 +76,10 @@ def image_fields(dataset: lmdbloader.LMDBDataset) -> list[str]:
 
 
 class DegradedImages:
-    """Whole images of a dataset as (lr, hr) pairs, the same ones at every reading; cut to multiples of the scale."""
+    """Whole images of a dataset as (lr, hr) pairs, cropped to multiples of the scale; every read is the same."""
 
     def __init__(self, dataset: lmdbloader.LMDBDataset, degradation: degradations.Degradation) -> None:
-        """Prepare to read a dataset with one image field, with a fixed degradation."""
+        """Take a dataset with one image field, and a degradation with fixed=True."""
         self.path = dataset.path
         self._dataset, self._degradation = dataset, degradation
 

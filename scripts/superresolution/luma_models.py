@@ -1,4 +1,4 @@
-"""The networks that work on luma alone: SRCNN, which sharpens what bicubic has enlarged, and ESPCN."""
+"""The networks on luma only: SRCNN, which sharpens a bicubic enlargement, and ESPCN."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class SRCNN(nn.Module):
 
 
 class ESPCN(nn.Module):
-    """The three-layer network of Shi et al. (2016): luma in, larger luma out, the last layer's channels made to pixels.
+    """The three-layer network of Shi et al. (2016): luma in, larger luma out, by pixel shuffle.
 
     The layers are the paper's: 5 x 5 to 64 features, 3 x 3 to 32, 3 x 3 to scale x scale channels, tanh between. One
     path through the layers starts as the filters of bicubic and the rest near zero, so training starts from bicubic

@@ -58,7 +58,7 @@ class ChannelAttention(nn.Module):
 
 
 class RCAN(Upscaler):
-    """The network of Zhang et al. (2018): groups of residual blocks with channel attention, a skip around each.
+    """The network of Zhang et al. (2018): residual groups, each with a skip, of blocks with channel attention.
 
     The default is smaller than the paper's 10 groups of 20 blocks. It adds bicubic at the end, as `Upscaler` describes.
     """
@@ -73,7 +73,7 @@ class RCAN(Upscaler):
             num_groups: Groups.
             num_blocks: Residual blocks of each group.
             num_features: Channels inside the network.
-            reduction: How many times fewer channels the attention has inside.
+            reduction: The factor by which channel attention reduces the channels.
         """
 
         def block() -> Skip:
@@ -87,7 +87,7 @@ class RCAN(Upscaler):
 
 
 class SRVGG(nn.Module):
-    """Real-ESRGAN's SRVGGNetCompact (Wang et al. 2021): convolutions with PReLU in a row, and a nearest skip.
+    """Real-ESRGAN's SRVGGNetCompact (Wang et al. 2021): convolutions with PReLU, and a nearest-neighbour skip.
 
     Each pixel of the input, repeated, is added to the output. The last layer starts at zero, so the untrained network
     returns the nearest enlargement.

@@ -1,4 +1,4 @@
-"""Scores of enlarged images on luma and RGB, and of perceptual metrics whose packages are installed."""
+"""Scores of upscaled images: PSNR and SSIM on luma and RGB, and perceptual metrics if installed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def perceptual_metrics(device: torch.device) -> dict[str, Metric]:
     with suppress(ImportError):
         add("DISTS", importlib.import_module("piq").DISTS(), 0.0)
     if not found:
-        raise OptionError("--perceptual: no package that has LPIPS or DISTS is installed: pip install lpips piq")
+        raise OptionError("--perceptual: neither lpips nor piq is installed: pip install lpips piq")
     return found
 
 
@@ -54,7 +54,7 @@ def score_with(
 ) -> dict[str, float]:
     """Return the mean scores of a method, by name: PSNR and SSIM on luma and on RGB, and perceptual ones.
 
-    Luma alone gets bicubic's colours. Grey images have no scores on RGB.
+    An output that is only luma gets the colours of bicubic. Grey images have no scores on RGB.
     """
     found: dict[str, list[float]] = {}
     for index in range(len(dataset)):

@@ -12,7 +12,7 @@ __all__ = ["SwinIR"]
 
 
 class WindowAttention(nn.Module):
-    """Attention of the pixels of one window for each other, with a weight for each distance between two of them."""
+    """Self-attention within windows, with a relative position bias."""
 
     distances: Tensor
 
@@ -59,7 +59,7 @@ class Block(nn.Module):
         features, seen = self.norm1(images), None
         if self.shift:
             features = features.roll((-self.shift, -self.shift), (1, 2))
-            # Rolled round the edge, the last rows and columns are no neighbours of the others.
+            # After the cyclic shift, the last rows and columns are not neighbours of the others.
             rows, columns = (torch.arange(side, device=images.device) >= side - self.shift for side in (height, width))
             parts = self._cut((rows[:, None] * 2 + columns)[None, ..., None])[0, :, :, 0]  # (W, N)
             seen = (parts[:, :, None] == parts[:, None])[:, None]
@@ -118,10 +118,10 @@ class Body(nn.Module):
 
 
 class SwinIR(Upscaler):
-    """The network of Liang et al. (2021), by default its light form; without the paper's random skips of blocks.
+    """The network of Liang et al. (2021), by default its light form; without the paper's stochastic depth.
 
-    It adds bicubic at the end, as `Upscaler` describes. The paper's number of weights leaves out those of distances,
-    32,400 of the light form.
+    It adds bicubic at the end, as `Upscaler` describes. The paper's number of weights does not count the relative
+    position biases: 32,400 in the light form.
     """
 
     def __init__(

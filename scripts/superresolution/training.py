@@ -43,7 +43,7 @@ def cosine_rate(peak: float, progress: float) -> float:
 
 @torch.no_grad()
 def average_weights(average: Model, model: Model, decay: float) -> None:
-    """Bring averaged weights up to date after a step: `decay` of them, and the rest of the model's."""
+    """Update the exponential moving average after a step: `decay` of itself, plus the rest of the model's weights."""
     for mine, current in zip(average.parameters(), model.parameters(), strict=True):
         mine.lerp_(current, 1 - decay)
 
@@ -64,7 +64,7 @@ def train_step(
         optimizer: Of the model's parameters.
         lr: (B, 1 or 3, h, w) uint8, uint16 or float in 0..1, on any device.
         hr: (B, 1 or 3, h * scale, w * scale), likewise.
-        loss: "l1", "charbonnier" or "mse"; None: the papers', "mse" for SRCNN and ESPCN, "l1" for the others.
+        loss: "l1", "charbonnier" or "mse"; None is "mse" for SRCNN and ESPCN, else "l1", as in the papers.
         timer: Gets the laps copy, forward, backward and update.
 
     Returns:

@@ -22,10 +22,10 @@ def conv(num_in: int, num_out: int) -> nn.Conv2d:
 
 
 class Upscaler(nn.Module):
-    """RGB in, larger RGB out: a convolution, a body with a skip around it, and pixels made of channels.
+    """RGB in, larger RGB out: a convolution, a body with a skip around it, and pixel shuffle.
 
     The bicubic enlargement of the input is added at the end, where the papers add a mean colour. The last layer starts
-    at zero, so the untrained network returns exactly bicubic. The number of weights is the papers'.
+    at zero, so the untrained network returns exactly bicubic. The number of weights is that of the papers.
 
     Attributes:
         channels: 3, for RGB.
@@ -43,8 +43,8 @@ class Upscaler(nn.Module):
             scale: 2, 3 or 4.
             body: (B, num_features, h, w) to the same.
             num_features: Channels inside the network.
-            is_direct: Whether one convolution makes the pixels, as in light networks; else features are enlarged
-                first, x4 in two steps.
+            is_direct: Whether one convolution and one pixel shuffle make the pixels, as in light networks; else
+                features are upscaled first, x4 in two steps.
 
         Raises:
             OptionError: The scale is not 2, 3 or 4.

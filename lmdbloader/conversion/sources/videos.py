@@ -25,7 +25,7 @@ def is_video(path: bytes) -> bool:
 def find_frames(place: Path) -> Listing:
     """Return the frames of all video files below a folder; frame 3 of a/b.mp4 has the name a/b.mp4/00000003.
 
-    The span of a frame has its number as start, and the bytes of its packet.
+    The span of a frame starts at the frame's number, and is as long as its packet.
 
     Raises:
         SourceError: PyAV is not installed, or a file cannot be read.
@@ -83,7 +83,7 @@ _decoder = _Decoder()
 
 
 def read_frame(file: Span) -> bytes:
-    """Return a frame as a PNM file: RGB of 8 bits.
+    """Return a frame as a PNM file, 8-bit RGB.
 
     Raises:
         OSError: It cannot be decoded.
