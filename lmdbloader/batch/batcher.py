@@ -37,10 +37,10 @@ class Begun:
     """Batches that are being read.
 
     Attributes:
-        rows: (n,) of the index, those of all samples; of windows, those of all frames.
+        rows: (n,) rows of the index, one for each sample; for windows, one for each frame.
         draws: (n,) of the samples.
         epoch: From 0 on.
-        batch_size: Samples of a batch, or frames; the last one may be shorter.
+        batch_size: Rows in a batch (samples, or frames of windows); the last batch may be shorter.
         batches: The columns of each batch, in the order of the fields; None for fields that are still to be read.
         addresses: (batches, fields of the pipeline) int64, of the memory of images.
     """
@@ -93,7 +93,7 @@ class Batcher:
             form: Of finished batches.
             channels: Of images that are read without the pipeline, one by one, and come in its memory format.
             repeats: Whether samples may come more than once in an epoch.
-            clips: The Clips, if samples are windows; `rows` are then those of the frames.
+            clips: The Clips, if samples are windows; `rows` are then rows of frames.
 
         Raises:
             OptionError: Transforms would move images without boxes or arrays of their size; or functions do not fit.

@@ -30,7 +30,7 @@ from lmdbloader.store.rows import as_array, digest_of
 
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
-# Of the random numbers: the purpose of their permutation, far from those of orders and of compiled functions.
+# The purpose of the permutation of random numbers, far from those of orders and of compiled functions.
 _PURPOSE, _BITS = 2**48, 53
 # A clip's number and a frame's number make one number of 64 bits.
 _MOST = 2**62
@@ -115,7 +115,7 @@ class Clips(ReadsMany):
         self._fields = tuple(kinds), tuple(lists), tuple(name for name, kind in kinds.items() if kind == "json")
 
     def _find_frames(self) -> None:
-        """Number all frames: of those of a clip, the numbers differ as in their names; of two clips by much more."""
+        """Number all frames: within a clip, numbers differ as in the frames' names; between clips, by much more."""
         dataset = self.dataset
         rows, reader = as_array(dataset.stored_rows), dataset.reader
         groups = groups_of(reader, [CLIP], rows, CLIP)

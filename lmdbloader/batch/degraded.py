@@ -56,9 +56,9 @@ class DegradeStep:
 
         Args:
             degradation: What is drawn, with the ToDtype and Normalize after it.
-            pipeline: Gives the images as planes; or they differ in size, and come one by one as they are stored.
+            pipeline: Makes the images as planes. Images that differ in size come one by one, as they are stored.
             kinds: The kind of each field of the dataset, by name.
-            frames: Of a window, if the samples are windows of clips.
+            frames: The number of frames in a window, if the samples are windows of clips.
 
         Raises:
             OptionError: There is no such field, or its images do not suit.
@@ -127,7 +127,7 @@ class DegradeStep:
         height, width = (side - side % degradation.scale for side in images.shape[2:])
         images = images[..., :height, :width].contiguous()
         made = self._made
-        if made.shape != images.shape[1:]:  # of images of different sizes, those of neighbours may be equal
+        if made.shape != images.shape[1:]:  # neighbours may have the same size by chance
             made = self._made = self._make(images.shape[1], height, width)
         memory = [
             torch.from_numpy(np.empty(0, o.values.carrier)).new_empty((count, *o.stored_shape), pin_memory=pinned)

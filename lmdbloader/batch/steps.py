@@ -67,7 +67,7 @@ def bound(
         functions: Functions of whole batches, and compiled functions.
         pipeline: Reads the images.
         kinds: The kind of each field of the dataset, by name.
-        frames: Of a window, if the samples are windows of clips.
+        frames: The number of frames in a window, if the samples are windows of clips.
 
     Raises:
         KernelError: Numba is not installed.

@@ -64,7 +64,7 @@ class Notes:
         self.times.extend(other.times)
 
     def add_looks(self, looks: Mapping[int, str]) -> None:
-        """Add the types and channels of other images; raise SourceError if they differ: no batch could hold both."""
+        """Add the types and channels of other images; raise SourceError if one batch could not hold them."""
         self.looks = {**looks, **self.looks}
         if len(self.looks) > 1:
             found = " and ".join(f"{look_text(look)} in {name}" for look, name in self.looks.items())

@@ -46,7 +46,7 @@ def fit_pair(hr: Pixels, lr: Pixels, options: ConvertOptions, name: str) -> tupl
 
 
 def find_scales(hr: Pixels, lows: Sequence[Pixels], options: ConvertOptions, name: str) -> int | list[int]:
-    """Return the scale of a pair; of several LR images a list, in their order.
+    """Return the scale of a pair; for several LR images a list, in their order.
 
     Raises:
         ImageError: As by `fit_pair`; or two scales are equal, or they are not the expected ones.
@@ -73,7 +73,7 @@ def _why_no_pair(lr: Pixels, scale: int | None) -> str:
 
 
 def common_text(scales: Collection[int]) -> str:
-    """Return what sides must be a multiple of, for messages.
+    """Return the number that sides must be a multiple of, as text for messages.
 
     >>> common_text([3]), common_text([2, 3])
     ('the scale 3', '6, the least common multiple of the scales 2, 3')

@@ -48,8 +48,8 @@ def recode(
         out: The new dataset. One that was made of the same samples by the same call is left as it is.
         jpeg_code: "fast" recodes JPEGs so that they decode faster, "file" restores their files; None leaves them.
             Progressive JPEGs are stored as plain files with "file".
-        codec: Of images that are stored as pixels: "raw", "lz4" or, of whole numbers, "delta"; None leaves them. Files
-            and masks keep theirs.
+        codec: The new codec of images that are stored as pixels: "raw", "lz4" or, for integers, "delta"; None keeps
+            it. Files and masks keep theirs.
         overwrite: Replace an existing dataset, once the new one is complete.
         restart: Discard the progress of an interrupted call; by default it is continued.
         progress: Show the progress: a line on a terminal, in a log one every 30 seconds.

@@ -328,7 +328,7 @@ def image_geometry(name: str, shapes: Sequence[tuple[int, ...]]) -> dict[str, An
 
 
 def _pixels(f: Field, value: Any, number: int, *, is_file: bool = False) -> npt.NDArray[Any]:
-    """Return an image value as (H, W, C); of a decoded file, the order of the axes is known."""
+    """Return an image value as (H, W, C); for a decoded file, the order of the axes is known."""
     where = f"sample {number}, field {f.name!r}"
     if is_pil(value):
         if value.mode not in ("L", "RGB", "I;16", "F"):
@@ -339,7 +339,7 @@ def _pixels(f: Field, value: Any, number: int, *, is_file: bool = False) -> npt.
         value = _loaded(value, where)
     given, image = value, value
     if is_tensor(value) and value.ndim == 3:
-        with contextlib.suppress(TypeError):  # of a type that NumPy lacks
+        with contextlib.suppress(TypeError):  # a type that NumPy does not have
             image = np.moveaxis(value.detach().cpu().numpy(), 0, 2)
     elif isinstance(value, np.ndarray):
         image = _unmasked(value[:, :, None] if value.ndim == 2 else value, where)
@@ -364,10 +364,10 @@ def _advice(value: Any) -> str:
 
 
 def _check_axes(given: Any, image: npt.NDArray[Any], where: str, *, is_file: bool) -> None:
-    """Refuse pixels whose order of axes is probably another one: of all three, that of the channels would be shortest.
+    """Refuse pixels whose axes are probably in another order: the axis of channels should be the shortest.
 
     Raises:
-        OptionError: It is an array (C, H, W), or a tensor (H, W, C), by its sizes.
+        OptionError: By its shape, it is an array (C, H, W) or a tensor (H, W, C).
     """
     height, width, channels = image.shape
     is_array = isinstance(given, np.ndarray)

@@ -67,7 +67,7 @@ RECORD_KEY_NBYTES = 16
 # A sample's file and position in it: columns of index and records, absent in datasets written from Python.
 SOURCE_COLUMNS = ("source", "top", "left")
 
-# The types of pixels, by their number in the column `bits`: eight times the bytes of a value, and one more for floats.
+# The dtypes of pixels by their number in the column `bits`: the bits of a value, plus one for floats.
 PIXEL_DTYPES: dict[int, np.dtype[Any]] = {8: np.dtype("u1"), 16: np.dtype("u2"), 17: np.dtype("f2"), 33: np.dtype("f4")}
 MAX_CHANNELS = 64
 # The fields of a frame of a clip: the clip's name, and the frame's number in it.
@@ -147,7 +147,7 @@ def image_of(place: Field, fields: Iterable[Field]) -> str | None:
 
 
 def holds_clips(fields: Mapping[str, Field]) -> bool:
-    """Return whether samples are frames of clips, by their fields."""
+    """Return whether the fields are those of frames of clips."""
     return {(CLIP, "text"), (FRAME, "int")} <= {(f.name, f.kind) for f in fields.values()}
 
 
@@ -245,7 +245,7 @@ def parse_record_key(key: bytes) -> tuple[int, int]:
 
 
 def bits_of(dtype: np.dtype[Any]) -> int:
-    """Return the number of a type of pixels in the column `bits`.
+    """Return the number of a dtype of pixels in the column `bits`.
 
     >>> bits_of(np.dtype("uint16")), bits_of(np.dtype("float16"))
     (16, 17)
@@ -254,7 +254,7 @@ def bits_of(dtype: np.dtype[Any]) -> int:
 
 
 def bits_text(bits: int) -> str:
-    """Return a type of pixels, given by its `bits`, as text.
+    """Return a dtype of pixels, given by its `bits`, as text.
 
     >>> bits_text(16), bits_text(17)
     ('16-bit', 'float16')
@@ -272,9 +272,9 @@ def channels_text(channels: int) -> str:
 
 
 def looks_of(bits: npt.NDArray[Any], channels: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Return a number (n,) for what all images of a field have in common, by their `bits` and channels.
+    """Return a number (n,) for the kind of each image, by its `bits` and channels; a field has images of one kind.
 
-    Grey images, images in colour, of uint8 and of uint16 have the same one.
+    Grey and RGB, in uint8 and uint16, are one kind.
     """
     return np.where(bits % 2 == 1, bits, 8) * 256 + np.where(channels == 1, 3, channels).astype(np.int64)
 

@@ -516,7 +516,7 @@ class Loader(DataLoader[Any]):
             OptionError: It is something else, of a newer release, or of another dataset, order or seed.
 
         Warns:
-            UserWarning: It was saved with other transforms.
+            UserWarning: The state was saved with other transforms.
         """
         seed = self._coming.seed
         if self._drawn is not None and isinstance(state_dict, dict):

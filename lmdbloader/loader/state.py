@@ -117,7 +117,7 @@ def identity(dataset: LMDBDataset, order: str, length: int, transforms: Sequence
         dataset: The one that is read; equal rows have equal digests, however they were selected.
         order: The text of the Loader's order; equal texts mean equal orders.
         length: Positions of the order, of one epoch if they differ.
-        transforms: Of the loader, added as text; functions are known by their names. No position depends on them.
+        transforms: The loader's, added as text; functions by their names. No position depends on them.
     """
     digest = dataset.reader.manifest.content_digest
     if (rows := text_of(dataset.stored_rows)) != text_of(range(len(dataset.reader))):

@@ -492,7 +492,7 @@ class Reader:
         return out
 
     def read_image(self, name: str, row: int) -> npt.NDArray[Any]:
-        """Return one image, (C, H, W) of its `image_dtype`."""
+        """Return one image, (C, H, W), of its `image_dtype`."""
         return self.as_image(name, row, self.read_bytes(name, row))
 
     def as_image(self, name: str, row: int, data: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:

@@ -188,7 +188,7 @@ class Degradation(BatchFunction):
             width: Of the images.
             seed: The Loader's.
             epoch: Its number.
-            frames: Of a window, each of which has a number in `draws`, the same one.
+            frames: The number of frames in a window; each frame has the window's number in `draws`.
         """
         draws, (_, table, _) = np.ascontiguousarray(draws, np.int64), self.tables
         drawn = np.zeros((len(draws), table.shape[1], steps.NUM_DRAWN))

@@ -131,7 +131,7 @@ class Source:
 
     @property
     def num_images(self) -> int:
-        """The number of images: two of a pair, more of several scales, else one."""
+        """The number of images: two in a pair, more with several scales, else one."""
         return 1 + len(self.lr_files)
 
     @property
@@ -146,7 +146,7 @@ class Source:
 
     @property
     def lr_name(self) -> bytes:
-        """The name of its file, of several with zeros between; empty if it is a part of a larger one."""
+        """The name of its file, or several names with zeros between; empty if it is a part of a larger file."""
         return b"\0".join(map(name_of, self.lr_files))
 
     @property
@@ -207,7 +207,7 @@ def is_url(path: bytes) -> bool:
 
 
 def name_of(file: File | None) -> bytes:
-    """Return the name of a file without its folder; empty if it is a part of a larger one."""
+    """Return the name of a file without its folder; empty if it is a part of a larger file."""
     return os.path.basename(file.partition(b"::")[0] if is_url(file) else file) if isinstance(file, bytes) else b""
 
 

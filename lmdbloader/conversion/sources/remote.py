@@ -49,7 +49,7 @@ def locate(path: str | os.PathLike[str], name: str = "source") -> Location:
 
 
 def locate_all(paths: Any, name: str) -> Any:
-    """Return what `locate` returns: of a list of paths, a list."""
+    """Return what `locate` returns; for a list of paths, a list."""
     return [locate(path, name) for path in paths] if isinstance(paths, list) else locate(paths, name)
 
 
