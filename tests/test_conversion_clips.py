@@ -114,7 +114,7 @@ def test_what_is_no_clip_is_refused(photos: Path, tmp_path: Path) -> None:
         return str(caught.value)
 
     assert "numbered frames" in refused("a/first.png")
-    assert "same number" in refused("b/im1.png", "b/im01.png")
+    assert "are the same frame of a clip" in refused("b/im1.png", "b/im01.png")
     assert "a folder for each clip" in refused("c.png", "000/1.png")
     (tmp_path / "empty").mkdir()
     with pytest.raises(SourceError, match="no frames"):

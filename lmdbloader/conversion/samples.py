@@ -304,7 +304,7 @@ def _refuse_shares(name: str, value: Any, number: int) -> None:
 def mask_bits(chunk: Chunk, fields: Sequence[Field], first: int, known: Mapping[str, int]) -> dict[str, int]:
     """Return the number of bits of the labels of each mask field, which must be that of the first sample.
 
-    For each image field, it has a number for the type and channels.
+    For an image field, it is the number of its `looks_of`.
 
     Raises:
         OptionError: A sample has labels of another type, which cannot be in one batch with those of the first one, or
