@@ -104,7 +104,8 @@ def src(tmp_path: Path) -> Path:
 
 WHOLE = ("patch_size", "stride", "scale", "max_pixels", "max_resolution", "jpeg_quality", "smart_threshold", "subset")
 SHARED = [
-    *((name, value) for name in (*WHOLE, "seed", "workers") for value in (2.5, "two", True, np.float64(2.5), [2])),
+    *((name, value) for name in (*WHOLE, "seed", "workers") for value in (2.5, "two", True, np.float64(2.5), [2.5])),
+    *((name, [2]) for name in (*WHOLE, "seed", "workers") if name != "scale"),
     *((name, value) for name in ("compress_probability", "min_pair_psnr") for value in ("half", True, [0.5])),
     *(("classes", value) for value in ({"a", "b"}, "ab", 3)),
     *((name, value) for name in ("codec", "layout", "bicubic", "alpha", "on_error") for value in (3, ["x"])),

@@ -256,7 +256,7 @@ def test_options_that_contradict_each_other(tmp_path: Path) -> None:
         list_sources(None, hr=hr, lr=lr, layout="classes")
     with pytest.raises(OptionError, match="together with hr and lr"):
         list_sources(tmp_path, hr=hr, lr=lr)
-    layouts = "images, pairs, classes, lmdb, tar, masks, coco, yolo"
+    layouts = "images, pairs, classes, clips, lmdb, tar, masks, coco, yolo"
     with pytest.raises(OptionError, match=f"layout='nonsense': expected auto, {layouts}"):
         list_sources(tmp_path, layout="nonsense")  # type: ignore[arg-type]
 

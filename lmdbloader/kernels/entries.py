@@ -31,7 +31,7 @@ xxh64_many = Entry("runtime.xxh64.xxh64_many(data: u8[:], start: i64[:], nbytes:
 hash_pieces = Entry(f"gather.hash_pieces({_FILE}, start: i64[:], nbytes: i64[:], home: i64, out: u64[:]) -> i64")
 hash_many = Entry("gather.hash_many(data: u8[:], start: i64[:], nbytes: i64[:], out: u64[:])")
 
-cut = Entry("patches.cut(image: T[:,:,:], top: i64, left: i64, height: i64, width: i64, out: T[:])", T="u8 u16 u32")
+cut = Entry("patches.cut(image: T[:,:,:], top: i64, left: i64, height: i64, width: i64, out: T[:])", T="u8 u32 u16")
 cut_many = Entry(
     "patches.cut_many(image: T[:,:,:], tops: i64[:], lefts: i64[:], height: i64, width: i64, out: T[:,:])", T="u8 u16"
 )

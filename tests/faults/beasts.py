@@ -222,7 +222,6 @@ def _others() -> Iterator[Beast]:
     yield _converted("plain.tif", _saved(rgb, "TIFF"), rgb)
     yield _converted("grey.tif", _saved(grey, "TIFF"), grey)
     yield _refused("pages.tif", _saved(frames[0], "TIFF", save_all=True, append_images=frames[1:]), "2 frames or pages")
-    yield _refused("float.tif", _saved(Image.fromarray(grey.astype(np.float32)), "TIFF"), "mode F|pixels of")
     one_frame = _saved(frames[0], "GIF")
     yield _converted("still.gif", one_frame, np.asarray(Image.open(io.BytesIO(one_frame)).convert("RGB")))
     yield _refused("animated.gif", _saved(frames[0], "GIF", save_all=True, append_images=frames[1:]), "frame")
