@@ -17,6 +17,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 import lmdbloader
 from lmdbloader import Clips, LMDBDataset, Loader, fields
+from lmdbloader import transforms as T
 from lmdbloader.errors import CorruptError, OptionError, UnknownNameError
 from lmdbloader.transforms import (
     ColorJitter,
@@ -172,6 +173,23 @@ def by_window(loader: Any) -> dict[Any, Any]:
         for batch in loader
         for clip, frame, images in zip(batch.clip, batch.frame, batch.hr, strict=True)
     }
+
+
+def test_noise_is_new_in_every_frame(tmp_path: Path) -> None:
+    grey = np.full((20, 30, 3), 128, np.uint8)
+    lmdbloader.write([{"hr": grey, "clip": "a", "frame": k} for k in range(7)], tmp_path / "d")
+    clips, noise = Clips(tmp_path / "d", 3), [T.GaussianNoise(sigma=0.1, p=0.5)]
+    (whole,) = Loader(clips, 5, transforms=noise, seed=2, shuffle=False)
+    parts = Loader(clips, 2, transforms=noise, seed=2, shuffle=False, num_threads=2)
+    assert torch.equal(whole.hr, torch.cat([batch.hr for batch in parts]))
+    view = Clips(LMDBDataset(tmp_path / "d").transformed(noise, seed=2), 3)
+    assert torch.equal(whole.hr, torch.stack([sample.hr for sample in view]))
+    values = whole.hr.flatten(2).double() - 128
+    is_noisy = values.abs().amax(2) > 0
+    assert torch.equal(is_noisy, is_noisy[:, :1].expand(-1, 3))  # they are alike in whether there is noise
+    assert 0 < int(is_noisy[:, 0].sum()) < 5
+    alike = torch.corrcoef(values[is_noisy[:, 0]].flatten(0, 1))
+    assert float((alike - torch.eye(len(alike))).abs().max()) < 0.15
 
 
 def test_the_choices_depend_on_seed_epoch_and_sample_alone(ds: LMDBDataset) -> None:

@@ -38,7 +38,7 @@ class Begun:
 
     Attributes:
         rows: (n,) rows of the index, one for each sample; for windows, one for each frame.
-        draws: (n,) of the samples.
+        draws: (n,) of the samples; of frames, as `Clips` numbers them.
         epoch: From 0 on.
         batch_size: Rows in a batch (samples, or frames of windows); the last batch may be shorter.
         batches: The columns of each batch, in the order of the fields; None for fields that are still to be read.
@@ -202,7 +202,7 @@ class Batcher:
         """
         rows = self.rows_of(draws, epoch)
         clock.tick(clock_words.FUNCTION)
-        draws = np.repeat(draws, self.frames) if self.frames > 1 else draws  # the same choices for all frames
+        draws = draws if self._clips is None else self._clips._draws_of_frames(draws)
         return self._begin(rows, draws, epoch, batch_size * self.frames)
 
     def _begin(self, rows: I64, draws: I64, epoch: int, batch_size: int) -> Begun:

@@ -25,6 +25,7 @@ from lmdbloader.errors import OptionError, UnknownNameError
 from lmdbloader.fields import kind_named
 from lmdbloader.format.layout import CLIP, FRAME, holds_clips
 from lmdbloader.kernels import entries
+from lmdbloader.kernels.transform.opcodes import FRAME_BITS
 from lmdbloader.store import check_rows
 from lmdbloader.store.rows import as_array, digest_of
 
@@ -195,6 +196,11 @@ class Clips(ReadsMany):
         found: I64 = self._places[np.searchsorted(self._numbers, numbers.reshape(-1))]
         return found
 
+    def _draws_of_frames(self, draws: I64) -> I64:
+        """Return draws (n * N,) for the frames of windows (n,), whose choices are the same, except for noise."""
+        made: I64 = (draws[:, None] + (np.arange(self.frames) << FRAME_BITS)).reshape(-1)
+        return made
+
     def _joined(self, columns: Any) -> Any:
         """Return a named tuple of columns (n * N, ...) of frames as one of columns (n, N, ...) of windows."""
         return sample_type(*self._fields)(*map(self._of_windows, columns._fields, columns))
@@ -239,7 +245,7 @@ class Clips(ReadsMany):
         if self._is_random or batcher.pipeline.program.is_random:
             draws, epoch = drawn(samples) if dataset._draws is None else dataset._draws.of(samples)
         rows = dataset.rows_of(self._frames_of(samples, draws, batcher.pipeline.seed, epoch))
-        batch = batcher.read_samples(rows, np.repeat(draws, self.frames), epoch)
+        batch = batcher.read_samples(rows, self._draws_of_frames(draws), epoch)
         columns = {name: self._of_windows(name, stacked(name, column)) for name, column in batch.columns.items()}
         return Batch(columns, len(samples), sample_type(*self._fields), dataset._form)
 

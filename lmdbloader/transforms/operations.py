@@ -303,7 +303,7 @@ class GaussianBlur(Geometry):
 class GaussianNoise(Geometry):
     """Add Gaussian noise with probability p, as torchvision's GaussianNoise does.
 
-    Every value of every image gets its own noise. As in torchvision, the noise of 8-bit images is truncated towards 0
+    Every value of every image and frame gets its own noise. As in torchvision, the noise of 8-bit images is truncated towards 0
     to an integer. So is that of 16-bit images, which torchvision does not take.
 
     Attributes:

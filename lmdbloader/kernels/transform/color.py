@@ -146,14 +146,15 @@ def solarize(pixels, count, threshold):
 
 
 @kernel
-def draw_colors(code, numbers, words, more, field, drawn):
+def draw_colors(code, numbers, words, more, field, frame, drawn):
     """Draw the numbers of one operation on colours for one sample.
 
     Args:
         code: Of the operation.
         numbers: (NUM_REAL,) float64, its real numbers.
         words, more: Four random words each.
-        field: The number of the image among those of the sample, each of which has noise of its own.
+        field, frame: The number of the image among those of the sample, and that of the frame in a window; each has
+            noise of its own.
         drawn: (NUM_COLOR,) float64, filled.
 
     Returns:
@@ -176,7 +177,7 @@ def draw_colors(code, numbers, words, more, field, drawn):
     if code == op.NOISE:
         drawn[op.COLOR_MEAN], drawn[op.COLOR_DEVIATION] = numbers[op.NOISE_MEAN], numbers[op.NOISE_SIGMA]
         drawn[op.COLOR_KEY] = np.float64(words[0] >> np.uint64(11))
-        drawn[op.COLOR_KEY + 1] = np.float64((words[1] >> np.uint64(11)) ^ np.uint64(field))
+        drawn[op.COLOR_KEY + 1] = np.float64((words[1] >> np.uint64(11)) ^ np.uint64(field) ^ frame << np.uint64(8))
         return unit(more[0]) < numbers[op.NOISE_P]
     return False
 

@@ -46,6 +46,8 @@ COLOR_CODE, COLOR_FACTORS, COLOR_ORDER, COLOR_THRESHOLD, COLOR_HUE = 0, 1, 4, 5,
 COLOR_SIGMA, COLOR_ACROSS, COLOR_DOWN = range(1, 4)
 COLOR_MEAN, COLOR_DEVIATION, COLOR_KEY = range(1, 4)
 NUM_COLOR = 1 + NUM_REAL
+# The number of a sample has so many bits; above them is the number of a frame in its window.
+FRAME_BITS = 44
 # A set of fields has one bit for each.
 MAX_FIELDS = 62
 

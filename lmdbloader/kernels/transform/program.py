@@ -139,7 +139,8 @@ def draw(whole, real, seed, epoch, sample, geometry, color, rectangles, most):
 
     Args:
         whole, real: (operations, NUM_WHOLE) int64 and (operations, NUM_REAL) float64, see `opcodes`.
-        seed, epoch, sample: uint64; random choices depend only on them and on the operation's number.
+        seed, epoch, sample: uint64; random choices depend only on them and on the operation's number. From the bit
+            `opcodes.FRAME_BITS` on, sample is the number of a frame in its window, on which noise alone depends.
         geometry: (fields, stages, NUM_GEOMETRY) int64, filled; [:, 0, HEIGHT] and [:, 0, WIDTH] are given, the sizes of
             the stored images, as are MASK and, for masks, FILL at every stage.
         color: (fields, stages, NUM_COLOR) float64, filled for stages that change colours.
@@ -151,6 +152,7 @@ def draw(whole, real, seed, epoch, sample, geometry, color, rectangles, most):
         A status.
     """
     num_fields = geometry.shape[0]
+    frame, sample = sample >> np.uint64(op.FRAME_BITS), sample & np.uint64((1 << op.FRAME_BITS) - 1)
     for f in range(num_fields):
         begin(geometry[f, 0], geometry[f, 0, op.HEIGHT], geometry[f, 0, op.WIDTH])
     stage = np.int64(0)
@@ -169,7 +171,7 @@ def draw(whole, real, seed, epoch, sample, geometry, color, rectangles, most):
                 _open_next(geometry[f], stage)
             stage += 1
         status = _apply(
-            operation, numbers, seed, epoch, sample, np.uint64(number), geometry, color, rectangles, most, stage
+            operation, numbers, seed, epoch, sample, frame, np.uint64(number), geometry, color, rectangles, most, stage
         )
         if status:
             return status
@@ -192,7 +194,7 @@ def draw(whole, real, seed, epoch, sample, geometry, color, rectangles, most):
 
 
 @kernel
-def _apply(operation, numbers, seed, epoch, sample, number, geometry, color, rectangles, most, stage):
+def _apply(operation, numbers, seed, epoch, sample, frame, number, geometry, color, rectangles, most, stage):
     """Apply one operation to its fields; a new operation that moves pixels gets its branch here. See `draw`."""
     code, fields = operation[op.OP_CODE], operation[op.OP_FIELDS]
     num_fields = geometry.shape[0]
@@ -223,7 +225,7 @@ def _apply(operation, numbers, seed, epoch, sample, number, geometry, color, rec
     if code >= op.JITTER:
         more = philox(seed, AUGMENT_STREAM, sample, epoch, number, np.uint64(1))
         for f in range(num_fields):
-            if fields >> f & 1 and draw_colors(code, numbers, words, more, f, color[f, stage]):
+            if fields >> f & 1 and draw_colors(code, numbers, words, more, f, frame, color[f, stage]):
                 geometry[f, stage, op.CLOSING] = op.THEN_COLOR
         return 0
     largest, grid = _align(geometry, fields, stage)
