@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -294,6 +294,18 @@ def test_functions_get_windows_and_compiled_ones_frames(ds: LMDBDataset) -> None
         gains = (after["hr"] - before.hr).amax((2, 3, 4))  # some pixel of each frame is dark
         assert torch.equal(gains, gains[:, :1].expand_as(gains))  # one draw for all frames
         assert len(gains[:, 0].unique()) > 1
+
+    class Pair(NamedTuple):
+        hr: torch.Tensor
+        other: torch.Tensor
+
+    def with_other(batch: Any) -> Any:  # a row for each frame, which is not of the dataset
+        return Pair(batch.hr, torch.zeros(len(batch.hr) * 5, 2))
+
+    assert next(iter(Loader(clips, 4, shuffle=False, transforms=[with_other, step]))).other.shape == (20, 2)
+    middle = [lambda batch: batch._replace(hr=batch.hr[:, 2]), step]
+    with pytest.raises(OptionError, match="expected a tensor of 20 images"):
+        next(iter(Loader(clips, 4, shuffle=False, transforms=middle)))
     with pytest.raises(OptionError, match="images"):
         next(iter(Loader(clips, 4, shuffle=False, transforms=[MixUp(num_classes=2, image="hr", label="frame")])))
 
@@ -345,6 +357,12 @@ def test_what_is_no_clip_is_refused(ds: LMDBDataset, path: Path, tmp_path: Path)
             wrong()
     with pytest.raises(IndexError):
         clips[len(clips)]
+    sizes = [{"hr": np.zeros((8 + k // 2, 9, 3), np.uint8), "clip": "ab"[k // 3], "frame": k % 3} for k in range(6)]
+    lmdbloader.write(sizes, tmp_path / "sizes.lmdb")
+    with pytest.raises(OptionError, match=r"'hr' of clip 'a' differs in size.*where\(\"clip != 'a'\"\)"):
+        Clips(tmp_path / "sizes.lmdb", 2)
+    assert len(Clips(LMDBDataset(tmp_path / "sizes.lmdb", fields=["clip", "frame"]), 2)) == 4
+    assert len(Clips(tmp_path / "sizes.lmdb", 1)) == 6
 
 
 def test_damage_to_a_frame_is_named_or_its_windows_are_left_out(path: Path, tmp_path: Path) -> None:

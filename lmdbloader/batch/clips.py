@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 import os
 import re
@@ -83,7 +82,7 @@ class Clips(ReadsMany):
 
         Raises:
             OptionError: No window fits, a key names no frame or one around which no window fits, two samples are the
-                same frame, or the dataset has its own transform.
+                same frame, frames of a clip differ in size, or the dataset has its own transform.
             UnknownNameError: The dataset has no fields `clip` and `frame`.
         """
         dataset = dataset if isinstance(dataset, LMDBDataset) else LMDBDataset(dataset)
@@ -136,6 +135,16 @@ class Clips(ReadsMany):
             clip, frame = divmod(int(same[0]), self._apart)
             which = f"frame {frame + least} of clip {self._names[clip]!r}"
             raise OptionError(f"{dataset.path}: Clips: two samples are {which}. Leave one out with dataset.select.")
+        for name in (name for name, f in dataset.fields.items() if f.has_pixels and self.frames > 1):
+            sides = (reader.index.take(f"{name}.{side}", rows)[self._places] for side in ("height", "width"))
+            changes = np.logical_or(*(np.diff(side) != 0 for side in sides))
+            changes &= np.diff(self._numbers // self._apart) == 0
+            if changes.any():
+                clip = self._names[int(self._numbers[int(np.argmax(changes))]) // self._apart]
+                raise OptionError(
+                    f"{dataset.path}: Clips: {name!r} of clip {clip!r} differs in size from frame to frame, and would "
+                    f"have different crops. Leave it out: dataset.where({f'clip != {clip!r}'!r})."
+                )
 
     def _fit(self, interval: int) -> Mask:
         """Return around which frames (m,) a window fits into the clip."""
@@ -217,9 +226,11 @@ class Clips(ReadsMany):
         if not hasattr(batch, "_replace"):
             return run(batch, draws, **given)  # it is refused there
         shape, values = (len(draws), self.frames), batch._asdict()
-        flat = {k: v.flatten(0, 1) for k, v in values.items() if isinstance(v, torch.Tensor) and v.shape[:2] == shape}
+        dims = {name: 4 for name, f in self.dataset.fields.items() if f.kind == "mask"}
+        tensors = {k: v for k, v in values.items() if isinstance(v, torch.Tensor) and v.ndim == dims.get(k, 5)}
+        flat = {k: v.flatten(0, 1) for k, v in tensors.items() if v.shape[:2] == shape}
         made = run(batch._replace(**flat), np.repeat(draws, self.frames), **given)
-        found = {k: v for k, v in made._asdict().items() if isinstance(v, torch.Tensor) and len(v) == math.prod(shape)}
+        found = {k: v for k, v in made._asdict().items() if k in flat or k not in values}
         return made._replace(**{k: v.view(*shape, *v.shape[1:]) for k, v in found.items()})
 
     def __getitem__(self, index: Any) -> Any:
