@@ -249,6 +249,9 @@ def test_an_exr_has_its_channels_in_order(dtype: str) -> None:
     check(colors, np.stack([r, g, b, z, z], 2), DROP)
     check(exr({"b.R": r, "a.G": g}), np.stack([g, r], 2))
     check(exr({"A": a}), image[..., 3:4])
+    layers = {"V.Combined.R": r, "V.Combined.G": g, "V.Combined.B": b, "V.Combined.A": a, "V.Depth.Z": z}
+    check(exr(layers), image)
+    check(exr({"R": r, "G": g, "v.X": b, "u.Y": a, "Z": z}), np.stack([r, g, z, a, b], 2))
 
 
 @needs("OpenEXR")

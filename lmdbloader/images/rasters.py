@@ -123,7 +123,7 @@ def read_npy(data: memoryview, name: str) -> ImageHeader:
 
 
 def read_exr(data: memoryview, name: str) -> ImageHeader:
-    """Read the header of an OpenEXR file: channels R, G, B, the others in the order of their names, and A as alpha."""
+    """Read the header of an OpenEXR file: channels in `_exr_order`, and A as alpha."""
     if int.from_bytes(data[4:8], "little") & _EXR_DEEP_OR_PARTS:
         raise ImageError(name, "an EXR file with several parts or deep pixels; expected a single flat image")
     with _explained("EXR header", name):
@@ -140,8 +140,7 @@ def read_exr(data: memoryview, name: str) -> ImageHeader:
         raise ImageError(name, f"an EXR file of data window {window}; expected the display window {shown}: {line}")
     if any(steps != [1, 1] for _, _, _, *steps in channels):
         raise ImageError(name, "an EXR file with subsampled channels; expected channels of equal size. Save it as RGB")
-    colors = [c for c in "RGB" if {*"RGB"} <= {*found}]
-    names = [*colors, *sorted(c for c in found if c not in (*colors, "A"))] or ["A"]
+    names = sorted((c for c in found if c != "A"), key=_exr_order) or ["A"]
     has_alpha = "A" in found and names != ["A"]
     types = set(found.values())
     dtype = "float16" if types == {_EXR_HALF} else "float32" if types <= {_EXR_HALF, _EXR_FLOAT} else "uint32"
@@ -155,6 +154,12 @@ def read_exr(data: memoryview, name: str) -> ImageHeader:
             return np.stack([np.frombuffer(plane, dtype).reshape(height, width) for plane in planes], axis=2)
 
     return replace(_header(name, (height, width, len(names)), dtype, decode), alpha=has_alpha)
+
+
+def _exr_order(channel: str) -> tuple[str, int, str]:
+    """Return what sorts channels: those without a layer, then layer by layer; R, G, B, A of each, then the others."""
+    layer, _, name = channel.rpartition(".")
+    return layer, ("R", "G", "B", "A", name).index(name), name
 
 
 def _exr_attributes(data: memoryview) -> dict[str, bytes]:
