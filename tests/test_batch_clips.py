@@ -357,6 +357,19 @@ def test_what_is_no_clip_is_refused(ds: LMDBDataset, path: Path, tmp_path: Path)
             wrong()
     with pytest.raises(IndexError):
         clips[len(clips)]
+    own = LMDBDataset(path, fields=["hr"])
+    late = Clips(own, 3)
+    own.transform = lambda sample: sample  # type: ignore[method-assign]
+    for read in (lambda: late[0], lambda: next(iter(Loader(late, 2)))):
+        with pytest.raises(OptionError, match="transform of its own"):
+            read()
+
+    class Changed(Clips):
+        def __getitem__(self, index: Any) -> Any:
+            return super().__getitem__(index)._replace(hr=None)
+
+    with pytest.raises(OptionError, match="Changed overrides __getitem__"):
+        Loader(Changed(ds, 3), 2)
     sizes = [{"hr": np.zeros((8 + k // 2, 9, 3), np.uint8), "clip": "ab"[k // 3], "frame": k % 3} for k in range(6)]
     lmdbloader.write(sizes, tmp_path / "sizes.lmdb")
     with pytest.raises(OptionError, match=r"'hr' of clip 'a' differs in size.*where\(\"clip != 'a'\"\)"):

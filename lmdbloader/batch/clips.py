@@ -86,12 +86,11 @@ class Clips(ReadsMany):
             UnknownNameError: The dataset has no fields `clip` and `frame`.
         """
         dataset = dataset if isinstance(dataset, LMDBDataset) else LMDBDataset(dataset)
-        if dataset.has_own_transform:
-            raise OptionError("Clips: the dataset has a transform of its own. Write Loader(..., transforms=[...]).")
         if not holds_clips(dataset.reader.fields):
             line = "Convert again: lmdbloader convert SRC OUT --layout clips"
             raise UnknownNameError(f"{dataset.path}: no fields {CLIP!r} (text) and {FRAME!r} (int). {line}")
         self.dataset, self.frames = dataset, whole("frames", frames, 1)
+        self._check_transform()
         intervals = [interval] if isinstance(interval, int) else listed("interval", interval)
         self.interval = tuple(whole("interval", each, 1) for each in intervals)
         if not 1 <= len(set(self.interval)) == len(self.interval):
@@ -113,6 +112,11 @@ class Clips(ReadsMany):
         # Of texts, too: torch would transpose lists.
         lists = (n for n, k in kinds.items() if n != CLIP and (k in ("text", "bytes") or kind_named(k).is_ragged))
         self._fields = tuple(kinds), tuple(lists), tuple(name for name, kind in kinds.items() if kind == "json")
+
+    def _check_transform(self) -> None:
+        """Raise OptionError if the dataset has a transform of its own, which may be set at any time."""
+        if self.dataset.has_own_transform:
+            raise OptionError("Clips: the dataset has a transform of its own. Write Loader(..., transforms=[...]).")
 
     def _find_frames(self) -> None:
         """Number all frames: within a clip, numbers differ as in the frames' names; between clips, by much more."""
@@ -191,6 +195,7 @@ class Clips(ReadsMany):
 
     def _frames_of(self, samples: I64, draws: I64, seed: int, epoch: int) -> I64:
         """Return the frames (n * N,) of windows (n,), as samples of the dataset; draws (n,) make random choices."""
+        self._check_transform()
         intervals, steps = np.array(self.interval)[:1, None], self._steps[None]
         if self._is_random and len(samples):
             words = np.empty(2 * len(draws), np.int64)

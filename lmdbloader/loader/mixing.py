@@ -15,6 +15,7 @@ from lmdbloader.base.arguments import shown, whole
 from lmdbloader.base.text import counted
 from lmdbloader.batch.clips import Clips
 from lmdbloader.batch.dataset import LMDBDataset
+from lmdbloader.batch.many import overridden
 from lmdbloader.errors import OptionError
 from lmdbloader.loader.mixtures import Mixture, whole_shares
 from lmdbloader.loader.views import union_of, view_of
@@ -129,5 +130,10 @@ def opened(dataset: Any) -> tuple[LMDBDataset, Mixture | None, Clips | None]:
         OptionError: As `view_of`.
     """
     if isinstance(dataset, Clips):
+        if name := overridden(dataset):
+            raise OptionError(
+                f"{type(dataset).__name__} overrides {name}, which the Loader does not call. Use torch's DataLoader: "
+                "lmdbloader.dataloader(dataset, batch_size)."
+            )
         return view_of(dataset.dataset), None, dataset
     return (dataset.union, dataset.mixture, None) if isinstance(dataset, Mix) else (view_of(dataset), None, None)
