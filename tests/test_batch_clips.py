@@ -263,7 +263,7 @@ def test_keys_choose_clips_and_frames(ds: LMDBDataset, tmp_path: Path) -> None:
         [("000", 3), ("000", 4), ("000", 5)], [("a b/0001", 1), ("a b/0001", 2), ("a b/0001", 3)]
     ]  # fmt: skip
     listed = tmp_path / "meta_info.txt"
-    listed.write_text("000 12 (48,64,3)\n\ngap 9 (48,64,3)\n")
+    listed.write_text("\ufeff000 12 (48,64,3)\n\ngap 9 (48,64,3)\n", "utf-8")  # an editor of Windows writes the mark
     assert {window[0][0] for window in read(Clips(ds, 3, keys=listed))} == {"000", "gap"}
     for key in ("000/00000012", "gap/6", "short", "other", "other/00000001", "000/", "000/x"):
         with pytest.raises(OptionError, match=key):

@@ -161,7 +161,7 @@ class Clips(ReadsMany):
     def _named_by(self, keys: Any, fits: Mask) -> Mask:
         """Return which frames (m,) keys name; `fits` says around which a window fits."""
         if isinstance(keys, str | os.PathLike):
-            lines = Path(keys).read_text("utf-8").splitlines()
+            lines = Path(keys).read_text("utf-8-sig").splitlines()
             keys = [_AFTER_KEY.sub("", line).strip() for line in lines if line.strip()]
         starts = {name: code * self._apart for code, name in enumerate(self._names)}
         named = np.zeros(len(self._numbers), np.bool_)

@@ -303,8 +303,8 @@ class GaussianBlur(Geometry):
 class GaussianNoise(Geometry):
     """Add Gaussian noise with probability p, as torchvision's GaussianNoise does.
 
-    Every value of every image and frame gets its own noise. As in torchvision, the noise of 8-bit images is truncated towards 0
-    to an integer. So is that of 16-bit images, which torchvision does not take.
+    Every value of every image and frame gets its own noise. As in torchvision, the noise of 8-bit images is truncated
+    towards 0 to an integer. So is that of 16-bit images, which torchvision does not take.
 
     Attributes:
         mean: The mean of the noise, where 1 is white: 255 for 8 bits, 65535 for 16 bits.
