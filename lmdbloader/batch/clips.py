@@ -144,10 +144,10 @@ class Clips(ReadsMany):
             changes = np.logical_or(*(np.diff(side) != 0 for side in sides))
             changes &= np.diff(self._numbers // self._apart) == 0
             if changes.any():
-                clip = self._names[int(self._numbers[int(np.argmax(changes))]) // self._apart]
+                which = self._names[int(self._numbers[int(np.argmax(changes))]) // self._apart]
                 raise OptionError(
-                    f"{dataset.path}: Clips: {name!r} of clip {clip!r} differs in size from frame to frame, and would "
-                    f"have different crops. Leave it out: dataset.where({f'clip != {clip!r}'!r})."
+                    f"{dataset.path}: Clips: {name!r} of clip {which!r} differs in size from frame to frame, and would "
+                    f"have different crops. Leave it out: dataset.where({f'clip != {which!r}'!r})."
                 )
 
     def _fit(self, interval: int) -> Mask:
