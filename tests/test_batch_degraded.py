@@ -175,6 +175,8 @@ def test_batches_threads_and_ranks_change_nothing(many: Path, preset: Callable[.
     assert not same(*fixed)  # only the flips differ
     loader = Loader(many, 7, shuffle=False, transforms=[preset(4, fixed=True)], seed=5)
     assert all(torch.equal(a.lr, b.lr) for a, b in zip([*loader], [*loader], strict=True))
+    with pytest.raises(OptionError, match="seed"):
+        Loader(many, 7, shuffle=False, transforms=[preset(4, fixed=True)])
 
 
 def test_a_resumed_epoch_is_the_same(many: Path) -> None:

@@ -277,6 +277,8 @@ class Loader(DataLoader[Any]):
         if compiled:
             check_images(dataset, f"Loader(..., transforms={compiled})")
         self.transforms, self._functions = (*dataset.all_transforms, *compiled), functions
+        if is_drawn and (fixed := [f for f in functions if is_compiled(f) and getattr(f, "fixed", False)]):
+            raise OptionError(f"{fixed[0]}: another run would draw another seed. Write Loader(..., seed=0).")
         if num_threads == "auto":
             from lmdbloader.loader.tuning_cache import case_of, recall_threads
 
