@@ -165,6 +165,17 @@ def test_floats_are_rounded_to_bytes(pieces: np.ndarray) -> None:
         torch.testing.assert_close(values, levels / 255)
 
 
+def test_the_default_dtype_changes_nothing(pieces: np.ndarray) -> None:
+    degradation, hr = degradations.real_esrgan(4), torch.from_numpy(pieces[:4]).permute(0, 3, 1, 2)
+    wanted = degradation.on_device(hr, range(4), seed=1, epoch=0)
+    torch.set_default_dtype(torch.float64)
+    try:
+        made = degradation.on_device(hr, range(4), seed=1, epoch=0)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(map(torch.equal, made, wanted))
+
+
 @pytest.mark.parametrize("size", range(1, 9))
 @pytest.mark.parametrize("preset", [degradations.real_esrgan, degradations.bsrgan, degradations.bsrgan_plus])
 def test_tiny_images(preset: Callable[[int], Degradation], size: int) -> None:

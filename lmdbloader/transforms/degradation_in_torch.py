@@ -182,7 +182,7 @@ def _noisy(image: Tensor, found: F64, seed: np.random.SeedSequence, generator: t
     image = image.clamp(0, 1) if kind == steps.SPECKLE else image
     is_correlated = bool(colors == steps.CORRELATED)
     shape = (3 if is_correlated else 1 if is_grey else len(image), *image.shape[1:])
-    noise = torch.randn(shape, generator=generator, device=image.device)
+    noise = torch.randn(shape, generator=generator, device=image.device, dtype=image.dtype)
     if is_correlated:
         entries.draw_mixture(float(sigma), int(key[1]), int(key[2]), mixture := np.zeros(21))
         noise = (_table(mixture[:9].reshape(3, 3)[: len(image)], noise).float() @ noise.flatten(1)).view_as(image)
