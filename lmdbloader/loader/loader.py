@@ -295,11 +295,15 @@ class Loader(DataLoader[Any]):
         if resolution is not None:
             from lmdbloader.transforms.resolution import full_size, with_resolution
 
-            with_resolution(self.transforms, full_size(self.transforms))
+            full = full_size(self.transforms)
+            with_resolution(self.transforms, full)
         self._stopwatch = Stopwatch()
         self._layout = Layout(num_samples_in, partial(_extents, self._read_from, clips))
         self._batcher_seed = self._coming.seed
         self._batcher, self._plan = self._open(self.transforms, self._batcher_seed)
+        if resolution is not None:  # a size that does not suit is an error now, and not after many epochs
+            for size in {resolution.size_at(epoch, full) for epoch in range(resolution.num_epochs)} - {full}:
+                self._open(with_resolution(self.transforms, size), self._batcher_seed)
         makes_choices = self._batcher.pipeline.program.is_random or any(
             is_compiled(function) and is_random(function) for function in functions
         )

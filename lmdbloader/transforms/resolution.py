@@ -22,7 +22,7 @@ class ProgressiveResize:
         initial_scale: Of the sides at first, more than 0 and at most 1.
         finetune_fraction: Share of the training, at its end, with full-sized images.
         delay_fraction: Share of the training before images begin to grow.
-        size_increment: Widths are multiples of it, except for the full one.
+        size_increment: Widths are multiples of it, except for the full one. With pairs, take a multiple of the scales.
 
     >>> schedule = ProgressiveResize(90, initial_scale=0.5, size_increment=4)
     >>> [schedule.size_at(epoch, (224, 224)) for epoch in (0, 60, 89)]
