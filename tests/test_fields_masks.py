@@ -86,7 +86,7 @@ def test_a_value_that_is_not_a_mask_is_refused_with_its_sample(tmp_path: Path, v
 @pytest.mark.parametrize("count", [1, 5000])  # in the first group of samples, and in a later one
 def test_labels_of_two_types_are_refused_when_they_are_written(tmp_path: Path, count: int) -> None:
     with pytest.raises(
-        OptionError, match=rf"sample {count}, field 'mask': its labels have 16 bits, those of the first sample 8"
+        OptionError, match=rf"sample {count}, field 'mask': a mask of 16 bits, and the first sample has one of 8 bits"
     ):
         write(tmp_path / "d", *[LABELS] * count, LABELS + 300)
 

@@ -350,7 +350,7 @@ def other(path: Path, value: Any, **options: Any) -> LMDBDataset:
         (
             (np.zeros((4, 4), np.uint8), np.zeros((4, 4), np.uint16)),
             {"fields": {"image": lmdbloader.fields.Image(), "value": lmdbloader.fields.Mask()}},
-            r"has the bits \(8, 8\) in .*, \(16, 16\) in",
+            r"has the pixels 8 bits in .*, 16 bits in",
         ),
     ],
 )

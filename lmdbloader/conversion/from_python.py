@@ -38,8 +38,8 @@ from lmdbloader.conversion.samples import (
     Group,
     SampleRecipe,
     add_note,
+    check_looks,
     make_part,
-    mask_bits,
 )
 from lmdbloader.conversion.shipping import check_pickles, refuse_in_import
 from lmdbloader.conversion.storage import PIXELS, WriteMode
@@ -395,7 +395,7 @@ def _begin(job: _Job, work: Work, first: dict[str, Any]) -> Part:
         "fields": [field_json(f) for f in schema],
         "map_nbytes": min(estimate_map_nbytes(part.nbytes / num_samples * total, total), _MOST_MAP_NBYTES),
         "first": num_samples,
-        "mask_bits": mask_bits(chunk, schema, 0, {}),
+        "looks": check_looks(chunk, schema, 0, {}),
     })  # fmt: skip
     return part
 
@@ -434,7 +434,7 @@ def _write(job: _Job, work: Work, part: Part | None, report: Callable[[int], Non
                     found = next(parts, None)
                     is_last = found is None
                     if found is not None and found.chunk is not None:
-                        mask_bits(found.chunk, recipe.fields, number, plan["mask_bits"])
+                        check_looks(found.chunk, recipe.fields, number, plan["looks"])
                         writer.add(found.chunk, found.blocks)
                         number += found.num_sources
                         report(found.num_sources)

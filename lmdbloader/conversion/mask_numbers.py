@@ -115,19 +115,6 @@ def add_colors(colors: Colors, others: Mapping[int, tuple[bytes, str]]) -> None:
             )
 
 
-def add_bits(bits: dict[int, str], others: Mapping[int, str]) -> None:
-    """Add the bits that other masks have, each with the name of one of them.
-
-    Raises:
-        SourceError: They differ, so that no batch could hold both.
-    """
-    for number, name in others.items():
-        bits.setdefault(number, name)
-    if len(bits) > 1:
-        found = " and ".join(f"{number} bits in {name}" for number, name in bits.items())
-        raise SourceError(f"the masks differ: {found}. A batch needs one dtype. Save all with 16 bits, or all with 8.")
-
-
 @dataclass(slots=True)
 class _Seen:
     """What the masks have that were read so far."""

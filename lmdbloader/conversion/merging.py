@@ -263,10 +263,8 @@ def _compare_fields(first: Part, part: Part, name: str) -> None:
         "is in the image {}": (one.image, other.image),
         "has tiles of {} pixels": (one.tile_size, other.tile_size),
     }
-    if one.kind == "mask" and len(first) and len(part):
-        kinds["has masks of {}"] = (_look(first, name), _look(part, name))
-    if one.kind == "image" and len(first) and len(part):
-        kinds["has images of {}"] = (first.reader.look(name), part.reader.look(name))
+    if one.has_pixels and len(first) and len(part):
+        kinds[f"has {one.kind}s of {{}}"] = (first.reader.look(name), part.reader.look(name))
     for what, (before, now) in kinds.items():
         if before != now:
             raise OptionError(
@@ -386,11 +384,8 @@ def _differences(parts: Sequence[Part], fields: Sequence[Field]) -> Iterator[str
 
 
 def _look(part: Part, name: str) -> str:
-    """Return the channels and bits of a field's images, or the bits of its masks, as text."""
-    bits = part.column(f"{name}.bits").astype(np.int64)
-    if part.reader.fields[name].kind == "mask":
-        return " and ".join(f"{count} bits" for count in np.unique(bits).tolist())
-    kinds = np.unique(bits * 256 + part.column(f"{name}.channels")).tolist()
+    """Return the channels and bits of a field's images as text."""
+    kinds = np.unique(part.column(f"{name}.bits").astype(np.int64) * 256 + part.column(f"{name}.channels")).tolist()
     return " and ".join(f"{bits_text(kind // 256)} {channels_text(kind % 256)}" for kind in kinds)
 
 

@@ -6,16 +6,17 @@ import base64
 from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from lmdbloader.conversion.mask_numbers import Colors, add_bits, add_colors
+from lmdbloader.conversion.mask_numbers import Colors, add_colors
 from lmdbloader.conversion.sources.listing import Sources
 from lmdbloader.conversion.sources.reading import times_of
 from lmdbloader.errors import SourceError
 from lmdbloader.format.digests import Digest, digest_of
-from lmdbloader.format.layout import look_text
+from lmdbloader.format.layout import look_text, looks_of
 
 #: Kinds of `Notes.doubts`.
 TURNED_MASK, TURNED_BOXES, FURTHER_IMAGES = "mask", "boxes", "images"
@@ -32,8 +33,7 @@ class Notes:
             TURNED_BOXES, whose mask or boxes may have to be turned too; FURTHER_IMAGES, after which others follow in
             the file.
         colors: Of the palettes of the masks.
-        mask_bits: The bits of the masks, with the name of the first image whose mask has them.
-        looks: The types and channels of the images (`looks_of`), with the name of the first image of each.
+        looks: The types and channels of the images, and of the masks (`looks_of`), with the name of the first of each.
         hashes: XXH3 of the files of every source that was read, also of skipped ones.
         times: Of each of them, before its files were read: mtime and ctime in ns.
     """
@@ -42,7 +42,6 @@ class Notes:
     skipped: list[tuple[str, str]] = field(default_factory=list)
     doubts: dict[str, tuple[int, str]] = field(default_factory=dict)
     colors: Colors = field(default_factory=dict)
-    mask_bits: dict[int, str] = field(default_factory=dict)
     looks: dict[int, str] = field(default_factory=dict)
     hashes: array[int] = field(default_factory=lambda: array("Q"))
     times: array[int] = field(default_factory=lambda: array("q"))
@@ -54,8 +53,7 @@ class Notes:
             SourceError: Their masks have other palettes or bits, or the images other types or channels.
         """
         add_colors(self.colors, other.colors)
-        add_bits(self.mask_bits, other.mask_bits)
-        self.add_looks(other.looks)
+        self._add_looks(other.looks)
         self.num_sources += other.num_sources
         self.skipped += other.skipped
         for kind, (count, name) in other.doubts.items():
@@ -63,12 +61,17 @@ class Notes:
         self.hashes.extend(other.hashes)
         self.times.extend(other.times)
 
-    def add_looks(self, looks: Mapping[int, str]) -> None:
-        """Add the types and channels of other images; raise SourceError if one batch could not hold them."""
-        self.looks = {**looks, **self.looks}
-        if len(self.looks) > 1:
-            found = " and ".join(f"{look_text(look)} in {name}" for look, name in self.looks.items())
-            raise SourceError(f"the images differ: {found}. A batch needs one type and one number of channels.")
+    def add_look(self, kind: str, bits: int, channels: int, name: str) -> None:
+        """Add an image or mask; raise SourceError if it differs from the others: no batch could hold both."""
+        self._add_looks({_look_of(kind, bits, channels): name})
+
+    def _add_looks(self, looks: Mapping[int, str]) -> None:
+        self.looks |= {look: name for look, name in looks.items() if look not in self.looks}
+        for kind, least, end in (("masks", 0, 256), ("images", 256, 2**16)):
+            found = [f"{look_text(look)} in {name}" for look, name in self.looks.items() if least <= look < end]
+            if len(found) > 1:
+                both = " and ".join(found)
+                raise SourceError(f"the {kind} differ: {both}. A batch needs one type and one number of channels.")
 
     def doubt(self, kind: str, name: str, count: int = 1) -> None:
         """Note that there is such a doubt about some images, of which one is named."""
@@ -92,11 +95,15 @@ class Notes:
             "skipped": self.skipped,
             "doubts": self.doubts,
             "colors": [[number, color.hex(), name] for number, (color, name) in self.colors.items()],
-            "mask_bits": list(self.mask_bits.items()),
             "looks": list(self.looks.items()),
             "hashes": base64.b64encode(_packed(self.hashes)).decode(),
             "times": base64.b64encode(_packed(self.times)).decode(),
         }
+
+
+@cache
+def _look_of(kind: str, bits: int, channels: int) -> int:
+    return int(looks_of(kind, np.array(bits), np.array(channels)))
 
 
 def parse_notes(body: Mapping[str, Any]) -> Notes:
@@ -106,7 +113,6 @@ def parse_notes(body: Mapping[str, Any]) -> Notes:
         [(name, reason) for name, reason in body["skipped"]],
         {kind: (count, name) for kind, (count, name) in body["doubts"].items()},
         {number: (bytes.fromhex(color), name) for number, color, name in body["colors"]},
-        dict(body["mask_bits"]),
         dict(body["looks"]),
         array("Q", np.frombuffer(base64.b64decode(body["hashes"]), "<u8").tolist()),
         array("q", np.frombuffer(base64.b64decode(body["times"]), "<i8").tolist()),

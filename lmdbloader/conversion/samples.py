@@ -301,36 +301,32 @@ def _refuse_shares(name: str, value: Any, number: int) -> None:
         )
 
 
-def mask_bits(chunk: Chunk, fields: Sequence[Field], first: int, known: Mapping[str, int]) -> dict[str, int]:
-    """Return the number of bits of the labels of each mask field, which must be that of the first sample.
-
-    For an image field, it is the number of its `looks_of`.
+def check_looks(chunk: Chunk, fields: Sequence[Field], first: int, known: Mapping[str, int]) -> dict[str, int]:
+    """Return what all images of each field of images or masks have in common (`looks_of`).
 
     Raises:
-        OptionError: A sample has labels of another type, which cannot be in one batch with those of the first one, or
-            such an image.
+        OptionError: A sample has labels or pixels of another type, which cannot be in one batch with those of the first
+            one.
     """
     found: dict[str, int] = dict(known)
     for f in fields:
         if not f.has_pixels or not chunk.num_samples:
             continue
-        bits = np.asarray(chunk.columns[f"{f.name}.bits"])
-        if f.kind == "image":
-            looks = looks_of(bits, np.asarray(chunk.columns[f"{f.name}.channels"]))
-            expected = found.setdefault(f.name, int(looks[0]))
-            if (differs := looks != expected).any():
-                at = int(np.flatnonzero(differs)[0])
-                raise OptionError(
-                    f"sample {first + at}, field {f.name!r}: an image of {look_text(int(looks[at]))}, and the first "
-                    f"sample has one of {look_text(expected)}. All images of a field need one type and number of "
-                    "channels; only grey images and images in colour, and uint8 and uint16, can be mixed."
-                )
-            continue
-        expected = found.setdefault(f.name, int(bits[0]))
-        if (differs := bits != expected).any():
+        looks = looks_of(f.kind, *(np.asarray(chunk.columns[f"{f.name}.{part}"]) for part in ("bits", "channels")))
+        expected = found.setdefault(f.name, int(looks[0]))
+        if (differs := looks != expected).any():
             at = int(np.flatnonzero(differs)[0])
+            what, line = "a mask", "A batch needs one dtype. Write all masks as mask.astype('uint16')."
+            if f.kind == "image":
+                what, line = (
+                    "an image",
+                    (
+                        "All images of a field need one type and number of channels; only grey images and images in "
+                        "colour, and uint8 and uint16, can be mixed."
+                    ),
+                )
             raise OptionError(
-                f"sample {first + at}, field {f.name!r}: its labels have {bits[at]} bits, those of the first sample "
-                f"{expected}. A batch needs one dtype. Write all masks as mask.astype('uint16')."
+                f"sample {first + at}, field {f.name!r}: {what} of {look_text(int(looks[at]))}, and the first sample "
+                f"has one of {look_text(expected)}. {line}"
             )
     return found

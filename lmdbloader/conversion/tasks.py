@@ -8,7 +8,6 @@ import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ import numpy.typing as npt
 from lmdbloader.base.disk_errors import DISK_FAILED
 from lmdbloader.base.option_names import option
 from lmdbloader.conversion.degrading import degrade
-from lmdbloader.conversion.mask_numbers import add_bits, add_colors, colors_of, refuse_soft, to_binary
+from lmdbloader.conversion.mask_numbers import add_colors, colors_of, refuse_soft, to_binary
 from lmdbloader.conversion.notes import FURTHER_IMAGES, TURNED_BOXES, TURNED_MASK, Notes, content_digest
 from lmdbloader.conversion.options import ConvertOptions
 from lmdbloader.conversion.pairs import check_alignment, common_text, fit_pair
@@ -28,7 +27,7 @@ from lmdbloader.conversion.storage import PIXELS, Storage, decode_to_size, encod
 from lmdbloader.conversion.values import add_values, image_geometry, parse_attached
 from lmdbloader.errors import ImageError, OptionError
 from lmdbloader.format.codecs import Payloads, checksum, encode_many, join
-from lmdbloader.format.layout import TILED_ABOVE_NBYTES, Field, bits_of, looks_of
+from lmdbloader.format.layout import TILED_ABOVE_NBYTES, Field, bits_of
 from lmdbloader.images.decode import DecodePolicy, decode_image, inspect_image, is_jpeg
 from lmdbloader.images.downscale import crop_to_multiple, downscale
 from lmdbloader.images.header import ImageHeader
@@ -126,7 +125,7 @@ def convert_sources(
             image = next(iter(images.values()), np.empty(0))
             stored = (*image.shape, bits_of(image.dtype)) if kept is None else kept[1]
             _refuse_delta(recipe, source, stored[3])
-            notes.add_looks({_look_of(stored[3], stored[2]): source.name})
+            notes.add_look("image", stored[3], stored[2], source.name)
             doubts = _fit_values(recipe, source, files, values, stored, notes)
         except ImageError as error:
             if recipe.options.on_error == "stop":
@@ -150,11 +149,6 @@ def convert_sources(
 def _refuse_delta(recipe: Recipe, source: Source, bits: int) -> None:
     if recipe.options.codec == "delta" and bits % 2:
         raise OptionError(f"{source.name}: floats, and delta encodes integers only. Use {option('codec', 'lz4')}.")
-
-
-@cache
-def _look_of(bits: int, channels: int) -> int:
-    return int(looks_of(np.array(bits), np.array(channels)))
 
 
 def _fit_values(
@@ -187,7 +181,7 @@ def _fit_values(
         else:
             refuse_soft(source, mask)
         values["mask"] = _fit_mask(source, header, mask, stored)
-        add_bits(notes.mask_bits, {8 * mask.itemsize: source.name})
+        notes.add_look("mask", bits_of(mask.dtype), 1, source.name)
         if _may_be_unturned(header, mask, files[-1], recipe.options.max_pixels):
             doubts.append(TURNED_MASK)
     return doubts

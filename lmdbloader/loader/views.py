@@ -212,11 +212,9 @@ def check_evaluation(train: LMDBDataset, other: LMDBDataset, call: str) -> None:
 
 def _facts(view: LMDBDataset, f: Field) -> dict[str, Any]:
     """Return in what two fields have to agree; None agrees with anything."""
-    bits = view.reader.extremes(f.name, "bits") if f.kind == "mask" and len(view) else None
-    pixels = view.reader.look(f.name) if f.kind == "image" and len(view) else None
     return {
-        "kind": f.kind, "ignore_index": str(f.ignore_index), "image": f.image or "(none)", "bits": bits,
-        "pixels": pixels, "tile size": f.tile_size or 0,
+        "kind": f.kind, "ignore_index": str(f.ignore_index), "image": f.image or "(none)",
+        "pixels": view.reader.look(f.name) if f.has_pixels and len(view) else None, "tile size": f.tile_size or 0,
         "place": f.holds_text and ("data.mdb" if f.is_payload else "the index"),
     }  # fmt: skip
 

@@ -193,20 +193,13 @@ def _new_name() -> str:
 
 def _check_pixels(readers: Sequence[Reader]) -> None:
     """Raise OptionError if the labels or pixels of a field have one type in one part and another one in another."""
-    bits: dict[str, tuple[int, int]] = {}
     looks: dict[str, str] = {}
     for reader in readers:
-        for name in (f.name for f in reader.manifest.fields if f.kind == "image"):
+        for name, kind in ((f.name, f.kind) for f in reader.manifest.fields if f.has_pixels):
             look = reader.look(name)
             if looks.setdefault(name, look) != look:
+                line = f' Write data.map(lambda row: {{**row, "{name}": row["{name}"].astype("uint16")}}).'
                 raise OptionError(
-                    f"field {name!r}: some images are {looks[name]} and others {look}; all images of a field need one "
-                    "type and number of channels."
-                )
-        for name in (f.name for f in reader.manifest.fields if f.kind == "mask"):
-            found = reader.extremes(name, "bits")
-            if bits.setdefault(name, found) != found:
-                raise OptionError(
-                    f"field {name!r}: some masks are uint8 and others uint16; all masks of a dataset need one dtype. "
-                    f'Write data.map(lambda row: {{**row, "{name}": row["{name}"].astype("uint16")}}).'
+                    f"field {name!r}: some {kind}s are {looks[name]} and others {look}; all {kind}s of a field need "
+                    f"one type and number of channels.{line * (kind == 'mask')}"
                 )

@@ -311,9 +311,9 @@ class Reader:
         return extremes(self.index.columns[f"{name}.{part}"], rows)
 
     def look(self, name: str) -> str:
-        """Return what all images of a field have in common, as text; see `looks_of`."""
+        """Return what all images or masks of a field have in common, as text; see `looks_of`."""
         bits, channels = (np.array(self.extremes(name, part)) for part in ("bits", "channels"))
-        return " and ".join(map(look_text, np.unique(looks_of(bits, channels)).tolist()))
+        return " and ".join(map(look_text, np.unique(looks_of(self.fields[name].kind, bits, channels)).tolist()))
 
     def mean_nbytes(self, name: str, part: str, rows: Rows) -> float:
         """Return the mean of a payload field's "stored_nbytes" or "raw_nbytes" in some rows; 0 of none."""
