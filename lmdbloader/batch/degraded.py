@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from lmdbloader.batch.pipeline import Output, Pipeline
 from lmdbloader.batch.sample import sample_type
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels import assemble_columns as at
-from lmdbloader.kernels import entries
 from lmdbloader.kernels.transform import opcodes
 from lmdbloader.transforms.base import Geometry, Transform
 from lmdbloader.transforms.degradation import Degradation
@@ -23,22 +21,6 @@ from lmdbloader.transforms.values import Chain, ImageField
 
 I64 = npt.NDArray[np.int64]
 LR, HR = "lr", "hr"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Made:
-    """What images of one size become.
-
-    Attributes:
-        shape: (C, H, W) of the images.
-        outputs: `lr` and `hr`.
-        described, affine: The tables of both that the kernel reads.
-    """
-
-    shape: tuple[int, int, int]
-    outputs: tuple[Output, Output]
-    described: I64
-    affine: npt.NDArray[np.float32]
 
 
 class DegradeStep:
@@ -66,7 +48,7 @@ class DegradeStep:
         if frames is None and any(degradation.walks):
             raise OptionError(f"{degradation}: samples are single images; expected Clips(...). Leave `.walking` out.")
         self._degradation, self._name, scale = degradation, _field_of(degradation, kinds), degradation.scale
-        self._frames, self._walks = frames or 1, np.array(degradation.walks)
+        self._frames = frames or 1
         self._shape, self._dtype = _images_of(pipeline, self._name, degradation)
         channels, height, width = self._shape
         if channels not in (1, 3) or self._dtype.is_floating_point:
@@ -81,8 +63,9 @@ class DegradeStep:
             )
         self._is_last = pipeline.memory_format == torch.channels_last
         self._values = [_values(name, channels, self._dtype, degradation.after) for name in (LR, HR)]
+        self._affine = np.array([v.affine for v in self._values], np.float32)
         self._made = self._make(channels, height - height % scale, width - width % scale)
-        self.outputs = self._made.outputs
+        self.outputs = self._made[0]
         # Whether `hr` is the image that the pipeline gives.
         is_kept = self._values[1].kind == opcodes.COPY and not self._is_last
         self._keeps = degradation.sharpens != "both" and is_kept
@@ -97,7 +80,8 @@ class DegradeStep:
         for name, kind in kinds.items():
             self.kinds |= dict.fromkeys((LR, HR), kind) if name == self._name else {name: kind}
 
-    def _make(self, channels: int, height: int, width: int) -> _Made:
+    def _make(self, channels: int, height: int, width: int) -> tuple[tuple[Output, Output], I64]:
+        """Return `lr` and `hr` of images of one size, and the table of both that the kernel reads."""
         scale, shape = self._degradation.scale, (channels, height, width)
         low = Output(LR, (channels, height // scale, width // scale), self._values[0], self._is_last)
         outputs = low, Output(HR, shape, self._values[1], self._is_last)
@@ -108,7 +92,7 @@ class DegradeStep:
             described[[at.OUT_CHANNELS, at.OUT_HEIGHT, at.OUT_WIDTH]] = output.shape
             if (table := output.values.table) is not None:
                 described[at.TABLE], described[at.TABLE_STEP] = table.ctypes.data, table.strides[0]
-        return _Made(shape, outputs, tables, np.array([v.affine for v in self._values], np.float32))
+        return outputs, tables
 
     def run(self, batch: Any, draws: I64, *, seed: int, epoch: int, is_fresh: bool) -> Any:
         """Return a batch with `lr` and `hr`.
@@ -126,22 +110,20 @@ class DegradeStep:
         pinned, count = images.is_pinned(), len(images)
         height, width = (side - side % degradation.scale for side in images.shape[2:])
         images = images[..., :height, :width].contiguous()
-        made = self._made
-        if made.shape != images.shape[1:]:  # neighbours may have the same size by chance
-            made = self._made = self._make(images.shape[1], height, width)
+        outputs, described = self._made
+        if outputs[1].shape != images.shape[1:]:  # neighbours may have the same size by chance
+            outputs, described = self._made = self._make(images.shape[1], height, width)
         memory = [
             torch.from_numpy(np.empty(0, o.values.carrier)).new_empty((count, *o.stored_shape), pin_memory=pinned)
-            for o in made.outputs[: 1 if self._keeps else 2]
+            for o in outputs[: 1 if self._keeps else 2]
         ]
         addresses = np.array([*(m.data_ptr() for m in memory), 0][:2], np.int64)
-        done = entries.degrade(
-            images.data_ptr(), images.element_size(), made.shape, draws, self._frames, self._walks, degradation.tables,
-            degradation.scale, ("", "lr", "both").index(degradation.sharpens), seed,
-            0 if degradation.fixed else epoch, addresses, made.described, made.affine, *self._room(*made.shape),
+        shape = outputs[1].shape
+        degradation._run(
+            images.data_ptr(), images.element_size(), shape, draws, addresses, described, self._affine,
+            self._room(*shape), seed=seed, epoch=epoch, frames=self._frames,
         )  # fmt: skip
-        if not done:
-            raise OptionError(f"{degradation}: its last resize does not give the size of {LR!r}")
-        lr, *kept = [o.images(m) for o, m in zip(made.outputs, memory, strict=False)]
+        lr, *kept = [o.images(m) for o, m in zip(outputs, memory, strict=False)]
         values = {**batch._asdict(), LR: lr, HR: kept[0] if kept else images}
         return sample_type(tuple(self.kinds), type(batch)._lists, type(batch)._json)(*map(values.get, self.kinds))
 

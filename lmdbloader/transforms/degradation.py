@@ -241,15 +241,35 @@ class Degradation(BatchFunction):
         for row, out in zip(described, made, strict=True):
             row[[at.OUT_HEIGHT, at.OUT_WIDTH, at.OUT_CHANNELS]] = out.shape
         arguments, _memory = self.room(channels, height, width)
-        done = entries.degrade(
-            planes.ctypes.data, image.itemsize, planes.shape, np.array([sample], np.int64), 1, np.array(self.walks),
-            self.tables, self.scale, ("", "lr", "both").index(self.sharpens), seed, 0,
+        self._run(
+            planes.ctypes.data, image.itemsize, planes.shape, np.array([sample], np.int64),
             np.array([out.ctypes.data for out in made], np.int64), described, np.zeros((2, 3, 2), np.float32),
-            *arguments,
+            arguments, seed=seed, epoch=0, frames=1,
+        )  # fmt: skip
+        return lr, hr
+
+    def _run(
+        self,
+        images: int,
+        itemsize: int,
+        shape: tuple[int, ...],
+        samples: I64,
+        out: I64,
+        described: I64,
+        affine: npt.NDArray[np.float32],
+        room: tuple[Any, ...],
+        *,
+        seed: int,
+        epoch: int,
+        frames: int,
+    ) -> None:
+        """Call the kernel `degrade`, whose arguments these are."""
+        done = entries.degrade(
+            images, itemsize, shape, samples, frames, np.array(self.walks), self.tables, self.scale,
+            ("", "lr", "both").index(self.sharpens), seed, 0 if self.fixed else epoch, out, described, affine, *room,
         )  # fmt: skip
         if not done:
             raise OptionError(f"{self}: its last resize does not give the size of 'lr'")
-        return lr, hr
 
     def on_device(self, hr: torch.Tensor, samples: Any, *, seed: int, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return `lr` and `hr` of a batch, made by torch where the images are.
