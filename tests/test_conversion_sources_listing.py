@@ -264,7 +264,7 @@ def test_options_that_contradict_each_other(tmp_path: Path) -> None:
 def pairs(folder: Path, **options: object) -> list[tuple[str, str]]:
     listing = list_sources(folder, **options)  # type: ignore[arg-type]
     assert listing.layout == "pairs"
-    return [(s.name, os.path.relpath(os.fsdecode(s.lr_file or b""), folder)) for s in listing.sources]
+    return [(s.name, os.path.relpath(os.fsdecode(s.lr_files[0]), folder)) for s in listing.sources]
 
 
 def test_div2k_is_found_as_it_unpacks(tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_pairs_match_by_stem_across_suffixes_and_folders(tmp_path: Path) -> None
 def test_given_halves_need_no_particular_names(tmp_path: Path) -> None:
     touch(tmp_path, "big/a.png", "small/a.png")
     listing = list_sources(None, hr=tmp_path / "big", lr=tmp_path / "small")
-    assert [(s.name, s.lr_file) for s in listing.sources] == [("a.png", os.fsencode(tmp_path / "small" / "a.png"))]
+    assert [(s.name, s.lr_files) for s in listing.sources] == [("a.png", [os.fsencode(tmp_path / "small" / "a.png")])]
     assert list_sources(tmp_path, prefer_images=True).layout == "images"
 
 

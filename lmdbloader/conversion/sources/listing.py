@@ -140,11 +140,6 @@ class Source:
         return [file for name, file in self.attached if name.startswith(LR) and file is not None]
 
     @property
-    def lr_file(self) -> File | None:
-        """The low-resolution image of a pair, the first of several."""
-        return next(iter(self.lr_files), None)
-
-    @property
     def lr_name(self) -> bytes:
         """The name of its file, or several names with zeros between; empty if it is a part of a larger file."""
         return b"\0".join(map(name_of, self.lr_files))
