@@ -37,10 +37,15 @@ class Kind:
     is_shown: bool = True
 
 
-def _antialias(of: object, name: str, found: Any) -> bool:
-    if found is not True:
-        raise OptionError(f"{type(of).__name__}({name}={found!r}): expected True; images are resized with antialiasing")
-    return True
+def _always(why: str) -> Kind:
+    """Return the kind of an argument of torchvision's that can only be True."""
+
+    def check(of: object, name: str, value: Any) -> bool:
+        if value is not True:
+            raise OptionError(f"{type(of).__name__}({name}={value!r}): expected True; {why}")
+        return True
+
+    return Kind(check, is_shown=False)
 
 
 def _number(value: object) -> Any:
@@ -134,12 +139,6 @@ def _level(least: float) -> Kind:
     return Kind(check)
 
 
-def _clip(of: object, name: str, value: Any) -> bool:
-    if value is not True:
-        raise OptionError(f"{of}: expected {name}=True; without it, values would wrap around, and white become black")
-    return True
-
-
 def _threshold(of: object, name: str, threshold: Any) -> float:
     number = _number(threshold)
     if not number >= 0:
@@ -216,7 +215,7 @@ KernelSize = Annotated[int | tuple[int, int], Kind(_kernel_size)]
 Sigma = Annotated[float | tuple[float, float], Kind(_sigma)]
 Mean = Annotated[float, _level(-1)]
 Deviation = Annotated[float, _level(0)]
-Clip = Annotated[bool, Kind(_clip, is_shown=False)]
+Clip = Annotated[bool, _always("without it, values would wrap around, and white become black")]
 Threshold = Annotated[float, Kind(_threshold)]
 Interpolation = Annotated[Literal["bilinear", "bicubic"], Kind(_interpolation)]
 Flag = Annotated[bool, Kind(_flag)]
@@ -225,4 +224,4 @@ RareFlag = Annotated[bool, Kind(_flag, is_shown=False)]
 Dtype = Annotated[torch.dtype, Kind(_dtype)]
 Statistic = Annotated[Sequence[float] | float, Kind(_statistic)]
 Names = Annotated[tuple[str, ...] | None, Kind(_names, is_shown=False)]
-Antialias = Annotated[bool, Kind(_antialias, is_shown=False)]
+Antialias = Annotated[bool, _always("images are resized with antialiasing")]
