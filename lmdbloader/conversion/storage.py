@@ -201,7 +201,7 @@ def keep_file(
     sides = header.upright
     shape = *sides, header.channels
     # A reader of the dataset does not know the policy for transparency.
-    if header.alpha or header.num_unnamed or fit_within(*sides, storage.max_resolution) != sides:
+    if header.alpha or header.with_unnamed or fit_within(*sides, storage.max_resolution) != sides:
         return None
     raw_nbytes = math.prod(shape) * header.dtype.itemsize
     if max(raw_nbytes, len(data)) > MAX_PAYLOAD_NBYTES * 0.99:

@@ -5,21 +5,20 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from functools import lru_cache, reduce
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.errors import OptionError
+from lmdbloader.images.header import PIXEL_TYPES, Pixels
 from lmdbloader.kernels import entries
 
 __all__ = ["BicubicMethod", "crop_to_multiple", "downscale", "psnr_between"]
 
 BicubicMethod: TypeAlias = Literal["matlab", "pillow"]
-Pixels: TypeAlias = npt.NDArray[Any]
 
 _MAX_SCALE = 128
-_DTYPES = ("uint8", "uint16", "float16", "float32")
 
 
 def crop_to_multiple(image: Pixels, scale: int) -> Pixels:
@@ -70,9 +69,9 @@ def downscale(image: Pixels, scale: int, *, method: BicubicMethod = "matlab") ->
         raise OptionError(f"scale is {scale!r}; expected an integer from 2 to {_MAX_SCALE}")
     if method not in get_args(BicubicMethod):
         raise OptionError(f"bicubic method is {method!r}; expected one of {', '.join(get_args(BicubicMethod))}")
-    if image.dtype not in _DTYPES or image.ndim != 3 or not image.size:
+    if image.dtype not in PIXEL_TYPES or image.ndim != 3 or not image.size:
         raise OptionError(
-            f"cannot downscale {image.dtype} of shape {image.shape}; expected {', '.join(_DTYPES)} "
+            f"cannot downscale {image.dtype} of shape {image.shape}; expected {', '.join(PIXEL_TYPES)} "
             "(height, width, channels)"
         )
     height, width = image.shape[:2]
@@ -99,10 +98,10 @@ def psnr_between(a: Pixels, b: Pixels) -> float:
     >>> psnr_between(np.zeros((2, 2, 1), np.uint8), np.full((2, 2, 1), 255, np.uint8))
     0.0
     """
-    if a.shape != b.shape or a.dtype != b.dtype or a.dtype not in _DTYPES or not a.size:
+    if a.shape != b.shape or a.dtype != b.dtype or a.dtype not in PIXEL_TYPES or not a.size:
         raise OptionError(
             f"cannot compare {a.dtype} of shape {a.shape} with {b.dtype} of shape {b.shape}; "
-            f"expected two arrays of one shape and type: {', '.join(_DTYPES)}"
+            f"expected two arrays of one shape and type: {', '.join(PIXEL_TYPES)}"
         )
     if a.dtype.kind == "f":
         peak = float(max(a.max(), b.max())) - float(min(a.min(), b.min()))

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 Pixels: TypeAlias = npt.NDArray[Any]
 
+PIXEL_TYPES = ("uint8", "uint16", "float16", "float32")
 ORIENTATION_TAG = 0x0112
 # The TIFF types that Pillow reads as integers: SHORT, LONG, SBYTE, SSHORT and SLONG. It reads a BYTE as text.
 _INTEGER_FORMATS = {3: "H", 4: "I", 6: "b", 8: "h", 9: "i"}
@@ -40,9 +41,8 @@ class ImageHeader:
             columns, for less work; None if the kind of file does not allow it.
         numbers: Returns the file's own numbers as (height, width, 1) uint8 or uint16: those of a palette, or of grey
             pixels, not scaled to 8 bits. None for colours, and for kinds of files whose numbers are not exact.
-        num_unnamed: Samples of a pixel that are neither colour nor transparency, such as near infrared, and that
-            `decode` leaves out.
-        with_unnamed: Returns the header of the same image with these samples as further channels.
+        with_unnamed: Returns the header of the same image with further channels: samples of a pixel that are neither
+            colour nor transparency, such as near infrared, and that `decode` leaves out. None if there are none.
         palette: Returns red, green and blue of each number; nothing if the numbers are not those of a palette.
         num_others: Images in the file besides this one, such as a preview or a gain map.
     """
@@ -56,7 +56,6 @@ class ImageHeader:
     decode: Callable[[], Pixels]
     decode_smaller: Callable[[int, int], Pixels] | None = None
     numbers: Callable[[], Pixels] | None = None
-    num_unnamed: int = 0
     with_unnamed: Callable[[], ImageHeader] | None = None
     palette: Callable[[], bytes] = bytes
     num_others: int = 0
@@ -92,13 +91,8 @@ def xmp_orientation(xmp: bytes) -> int:
     return int(found[1]) if found else 1
 
 
-def tiff_integer(block: bytes | memoryview, tag: int) -> int | None:
-    """Return the first value of an integer tag in the first directory of a TIFF-structured block, None if absent."""
-    return next((value for _, _, value in tiff_tags(block, tag) if value is not None), None)
-
-
 def tiff_values(block: bytes | memoryview, tag: int) -> tuple[int, ...]:
-    """Return all values of a tag of SHORT or LONG in the first directory of a TIFF file; () if there are none."""
+    """Return all values of an integer tag in the first directory of a TIFF-structured block; () if there are none."""
     for position, form, value in tiff_tags(block, tag):
         order, offset = form[0], "Q" if 43 in block[2:4] else "I"
         room = struct.calcsize(offset)

@@ -11,7 +11,7 @@ import simplejpeg
 from PIL import Image, JpegImagePlugin
 
 from lmdbloader.errors import ImageError
-from lmdbloader.images.header import ImageHeader, Pixels, find_orientation, tiff_integer, tiff_tags
+from lmdbloader.images.header import ImageHeader, Pixels, find_orientation, tiff_tags, tiff_values
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.codec_numbers import SEEK_ENTRY_NBYTES
 
@@ -103,7 +103,7 @@ def _count_others(block: memoryview) -> int:
         return 0
     (start,) = struct.unpack_from(found[1], block, found[0])
     count = 0
-    for entry in range(1, tiff_integer(block, _NUMBER_OF_IMAGES_TAG) or 0):
+    for entry in range(1, (tiff_values(block, _NUMBER_OF_IMAGES_TAG) or (0,))[0]):
         at = start + _IMAGE_NBYTES * entry + _OFFSET_IN_IMAGE
         if at + 4 > len(block):
             break

@@ -33,9 +33,8 @@ _RGB_MODES = frozenset({"RGB", "RGBX", "RGBA", "RGBa", "P", "PA", "CMYK", "YCbCr
 _ALPHA_MODES = frozenset({"LA", "La", "RGBA", "RGBa", "PA"})
 _BITS_PER_SAMPLE_TAG, _PHOTOMETRIC_TAG = 258, 262
 _COLOR_MAP_TAG, _TILE_WIDTH_TAG, _TILE_HEIGHT_TAG, _INK_SET_TAG = 320, 322, 323, 332
-_EXTRA_SAMPLES_TAG = 338
 _WHITE_IS_ZERO, _INKS, _YCBCR = 0, 5, 6
-_UNNAMED_SAMPLE, _NOT_CMYK = 0, 2
+_NOT_CMYK = 2
 # tifffile makes pages of arrays (H, W, C) too, if nobody asks for another thing.
 _OF_PAGES = (
     'If they are channels: tifffile.imwrite(path, tifffile.imread(path), photometric="minisblack", planarconfig='
@@ -129,7 +128,6 @@ def _read_header(opener: Callable[..., ImageFile.ImageFile], kind: str, data: me
         raise ImageError(name, f"the {kind} header is damaged or of an unsupported kind: {_describe(error)}") from error
     if reason:
         raise ImageError(name, reason)
-    num_unnamed = _num_unnamed(image)
     return ImageHeader(
         height=height,
         width=width,
@@ -138,8 +136,7 @@ def _read_header(opener: Callable[..., ImageFile.ImageFile], kind: str, data: me
         alpha=mode in _ALPHA_MODES or transparency is not None,
         orientation=orientation,
         decode=lambda: _decode(image, kind, name),
-        numbers=(lambda: _decode(image, kind, name, mode)) if _has_numbers(image, kind) and not num_unnamed else None,
-        num_unnamed=num_unnamed,
+        numbers=(lambda: _decode(image, kind, name, mode)) if _has_numbers(image, kind) else None,
         palette=lambda: _palette(image, kind, name),
     )
 
@@ -160,11 +157,6 @@ def _orientation(image: ImageFile.ImageFile) -> int:
         return image.orientation if image.orientation and 1 <= image.orientation <= 8 else 1
     exif, xmp = (block if isinstance(block := image.info.get(key), bytes) else b"" for key in ("exif", "xmp"))
     return find_orientation(exif, xmp)
-
-
-def _num_unnamed(image: ImageFile.ImageFile) -> int:
-    """Return `ImageHeader.num_unnamed` of an opened image."""
-    return image.tag_v2.get(_EXTRA_SAMPLES_TAG, ()).count(_UNNAMED_SAMPLE) if isinstance(image, _TiffFile) else 0
 
 
 def _tile_parts(tile: Any) -> tuple[str, Any, int, Any]:
@@ -221,8 +213,6 @@ def _unusable_tiff(image: _TiffFile, codec: str) -> str | None:
         return "a TIFF file that does not say whether zero is black or white (PhotometricInterpretation); save it again"
     if photometric == _INKS and tags.get(_INK_SET_TAG) == _NOT_CMYK:
         return "a TIFF file of inks other than CMYK; save it as RGB"
-    if max(bits) > 8 and (max(bits) != 16 or not image.mode.startswith("I;16")):
-        return f"a TIFF file of {max(bits)}-bit {image.mode} would be clipped to 8 bits; save it as 16-bit PNG"
     if max(bits) == 16 and photometric == _WHITE_IS_ZERO:
         return "a 16-bit TIFF file in which zero is white; save it with zero as black, or as 16-bit PNG"
     if photometric == _YCBCR and codec == "raw":  # Pillow before 13 reads it as RGB

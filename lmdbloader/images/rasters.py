@@ -16,14 +16,13 @@ import numpy as np
 
 from lmdbloader.errors import ImageError, OptionError
 from lmdbloader.images import pillow
-from lmdbloader.images.header import ImageHeader, Pixels, find_orientation, tiff_values
+from lmdbloader.images.header import PIXEL_TYPES, ImageHeader, Pixels, find_orientation, tiff_values
 
 NPY_SIGNATURE, EXR_SIGNATURE, DICOM_SIGNATURE, DICOM_AT = b"\x93NUMPY", b"v/1\x01", b"DICM", 128
 _MOST_CHANNELS = 64
-_DTYPES = ("uint8", "uint16", "float16", "float32")
 _BITS, _PHOTOMETRIC, _NUM_SAMPLES, _EXTRA_SAMPLES, _SAMPLE_FORMAT, _IMAGE_DEPTH = 258, 262, 277, 338, 339, 32997
 _SAMPLE_FORMATS = {1: "uint", 2: "int", 3: "float", 4: "uint", 5: "complex", 6: "complex"}
-_GREYS, _BLACK_IS_ZERO, _RGB, _ALPHAS = (0, 1), 1, 2, (1, 2)
+_GREYS, _BLACK_IS_ZERO, _RGB, _UNNAMED, _ALPHAS = (0, 1), 1, 2, 0, (1, 2)
 # A tile may be larger than a small image, and is allocated whole. Pillow opens TIFFs of at most six samples.
 _MOST_TILE_PIXELS, _MOST_OF_PILLOW = 2**22, 6
 _EXR_DEEP_OR_PARTS, _EXR_HALF, _EXR_FLOAT = 0x1800, 1, 2
@@ -46,8 +45,9 @@ def read_tiff(data: memoryview, name: str) -> ImageHeader:
     are_bands = photometric in _GREYS and num_samples > 1 and not set(extra) & set(_ALPHAS)
     if not is_wide and not are_bands and num_samples <= _MOST_OF_PILLOW and set(formats) <= {1, 4}:
         header = pillow.read_tiff(data, name)
-        full = (lambda: _read_tiff(data, name, keep_unnamed=True)) if header.num_unnamed else None
-        return replace(header, with_unnamed=full)
+        if _UNNAMED not in extra:
+            return header
+        return replace(header, numbers=None, with_unnamed=lambda: _read_tiff(data, name, keep_unnamed=True))
     if photometric is not None and len({*bits}) == 1 and len({*formats}) <= 1:
         _check(_SAMPLE_FORMATS.get(formats[0] if formats else 1, "?") + str(bits[0]), num_samples, _TIFF_LINE, name)
     return _read_tiff(data, name, keep_unnamed=False)
@@ -73,7 +73,7 @@ def _read_tiff(data: memoryview, name: str, *, keep_unnamed: bool) -> ImageHeade
     num_colors = 3 if photometric == _RGB else samples - len(extra)
     if samples == 4 and photometric == _RGB and not extra:
         extra = (_ALPHAS[0],)  # as Pillow reads it
-    extra = (0,) * (samples - num_colors - len(extra)) + extra
+    extra = (_UNNAMED,) * (samples - num_colors - len(extra)) + extra
     alphas = [number for number, kind in enumerate(extra, num_colors) if kind in _ALPHAS]
     num_unnamed = 0 if keep_unnamed or photometric != _RGB else len(extra) - len(alphas)
     taken = [number for number in range(samples) if number not in alphas][: samples - len(alphas) - num_unnamed]
@@ -91,7 +91,6 @@ def _read_tiff(data: memoryview, name: str, *, keep_unnamed: bool) -> ImageHeade
         _header(name, (height, width, len(taken)), found, decode, _TIFF_LINE),
         alpha=bool(alphas),
         orientation=find_orientation(data),
-        num_unnamed=num_unnamed,
         with_unnamed=(lambda: _read_tiff(data, name, keep_unnamed=True)) if num_unnamed else None,
     )
 
@@ -241,10 +240,10 @@ def _explained(what: str, name: str) -> Iterator[None]:
 
 def _check(dtype: str, channels: int, line: str, name: str) -> None:
     """Refuse other types of values, with the line that converts them, and too many channels."""
-    if dtype not in _DTYPES:
+    if dtype not in PIXEL_TYPES:
         usable = {"bool": "uint8", "uint12": "uint16"}.get(dtype, "float32")
         how = f", as {line.format(usable)}" if line and dtype.startswith(("int", "uint", "float", "bool")) else ""
         mask = " (a mask as uint8 or uint16)" if how and "int" in dtype else ""
-        raise ImageError(name, f"values of {dtype}; expected {', '.join(_DTYPES)}. Save it again{how}{mask}")
+        raise ImageError(name, f"values of {dtype}; expected {', '.join(PIXEL_TYPES)}. Save it again{how}{mask}")
     if not 1 <= channels <= _MOST_CHANNELS:
         raise ImageError(name, f"{channels} channels; expected 1 to {_MOST_CHANNELS}. Save fewer")
