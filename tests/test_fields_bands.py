@@ -227,7 +227,7 @@ def test_what_needs_pixels_of_a_photograph_is_refused(tmp_path: Path) -> None:
         for step in (T.ColorJitter(0.2), T.RandomGrayscale(), T.RandomSolarize(3), degradations.real_esrgan(4)):
             with pytest.raises(OptionError, match="expected uint8 or uint16 with 1 or 3"):
                 next(iter(Loader(LMDBDataset(tmp_path / name), 1, shuffle=False, transforms=[T.RandomCrop(32), step])))
-    with pytest.raises(OptionError, match=r"codec='delta' encodes integers only, and 'image' holds floats"):
+    with pytest.raises(OptionError, match=r"field 'image': holds floats, and codec='delta' encodes integers only"):
         lmdbloader.recode(tmp_path / "f", tmp_path / "g", codec="delta")
     lmdbloader.recode(tmp_path / "f", tmp_path / "g", codec="lz4")
     lmdbloader.recode(tmp_path / "d", tmp_path / "h", codec="delta")

@@ -18,7 +18,16 @@ from lmdbloader.conversion.combining import Combined, Part, Recipe, chosen_field
 from lmdbloader.conversion.destination import new_folder
 from lmdbloader.conversion.options import check_value
 from lmdbloader.errors import OptionError
-from lmdbloader.format.codecs import Payloads, encode_image, holds_pixels, join, pack_file, pack_jpeg, unpack_jpeg
+from lmdbloader.format.codecs import (
+    Payloads,
+    encode_image,
+    holds_pixels,
+    join,
+    pack_file,
+    pack_jpeg,
+    refuse_floats,
+    unpack_jpeg,
+)
 from lmdbloader.format.jpeg_payload import find_orientation
 from lmdbloader.format.layout import CODEC_FILE, CODEC_JPEG, TILE_SIZE, undecided
 from lmdbloader.images.decode import is_jpeg, read_header
@@ -88,12 +97,8 @@ def recode(
     if not images:
         raise OptionError(f"{part.title}: has no field of images, so there is nothing to recode")
     fields = [part.reader.fields[name] for name in names]
-    floats = [name for name in images if part.reader.extremes(name, "bits")[1] % 2]
-    if codec == "delta" and floats:
-        raise OptionError(
-            f"{part.title}: {option('codec', codec)} encodes integers only, and {floats[0]!r} holds floats. Write "
-            f"{option('codec', 'lz4')}."
-        )
+    for name in images:
+        refuse_floats(codec, part.reader.extremes(name, "bits")[1], f"{part.title}, field {name!r}")
     if codec is not None:
         fields = [replace(f, codec=codec) if f.name in images else f for f in fields]
     choices = {"jpeg_code": jpeg_code, "codec": codec}

@@ -25,8 +25,8 @@ from lmdbloader.conversion.sources.listing import Annotation, File, Source, Span
 from lmdbloader.conversion.sources.reading import Fetched, fetch, read, times_of
 from lmdbloader.conversion.storage import PIXELS, Storage, decode_to_size, encode_one, keep_file, nearest
 from lmdbloader.conversion.values import add_values, image_geometry, parse_attached
-from lmdbloader.errors import ImageError, OptionError
-from lmdbloader.format.codecs import Payloads, checksum, encode_many, join
+from lmdbloader.errors import ImageError
+from lmdbloader.format.codecs import Payloads, checksum, encode_many, join, refuse_floats
 from lmdbloader.format.layout import TILED_ABOVE_NBYTES, Field, bits_of
 from lmdbloader.images.decode import DecodePolicy, decode_image, inspect_image, is_jpeg
 from lmdbloader.images.downscale import crop_to_multiple, downscale
@@ -124,7 +124,7 @@ def convert_sources(
                 places = _places(recipe, source, images)
             image = next(iter(images.values()), np.empty(0))
             stored = (*image.shape, bits_of(image.dtype)) if kept is None else kept[1]
-            _refuse_delta(recipe, source, stored[3])
+            refuse_floats(recipe.options.codec, stored[3], source.name)
             notes.add_look("image", stored[3], stored[2], source.name)
             doubts = _fit_values(recipe, source, files, values, stored, notes)
         except ImageError as error:
@@ -144,11 +144,6 @@ def convert_sources(
             notes.doubt(kind, source.name)
     if notes.num_sources:
         yield _pack(recipe, gathered, notes, nbytes, began)
-
-
-def _refuse_delta(recipe: Recipe, source: Source, bits: int) -> None:
-    if recipe.options.codec == "delta" and bits % 2:
-        raise OptionError(f"{source.name}: floats, and delta encodes integers only. Use {option('codec', 'lz4')}.")
 
 
 def _fit_values(
@@ -299,10 +294,8 @@ def _decode_checked_pairs(recipe: Recipe, source: Source, hr_data: bytes, *low_d
         check_alignment(fitting, low, scale, options.min_pair_psnr, source.name)
     hr = _cropped(hr, scales, source.name)  # only with crop_to_scale does this change anything
     height, width = hr.shape[:2]
-    fitted = {
-        name: low[: height // scales[name], : width // scales[name]] for name, low in zip(scales, lows, strict=True)
-    }
-    return {**fitted, "hr": hr}
+    fitted = ((n, low[: height // s, : width // s]) for (n, s), low in zip(scales.items(), lows, strict=True))
+    return {**dict(fitted), "hr": hr}
 
 
 def _fit_mask(source: Source, header: ImageHeader, mask: Pixels, stored: tuple[int, ...]) -> Pixels:

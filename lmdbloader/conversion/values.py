@@ -29,6 +29,7 @@ from lmdbloader.format.codecs import (
     is_tiled,
     join,
     planes,
+    refuse_floats,
     saves_enough,
 )
 from lmdbloader.format.labels import LabelWatch
@@ -149,11 +150,7 @@ class PayloadColumn:
                     return int(kept[0].stored_nbytes.sum())
                 value, was_jpeg = value.decoded(self._storage), value.was_jpeg
             given = mask_labels(f, value, number) if is_mask else _pixels(f, value, number, is_file=is_file)
-            if self._codec == "delta" and given.dtype.kind == "f":
-                raise OptionError(
-                    f"sample {number}, field {f.name!r}: an image of {given.dtype}, and {option('codec', 'delta')} "
-                    f"encodes integers only. Leave it out, or write codec={{{f.name!r}: 'lz4'}}."
-                )
+            refuse_floats(self._codec, bits_of(given.dtype), f"sample {number}, field {f.name!r}")
             if self._storage.mode == "original" and not is_file:
                 raise OptionError(f"sample {number}, field {f.name!r}: {_no_file(value)}")
             if self._watch is not None:

@@ -406,6 +406,13 @@ def check_codec(name: str) -> None:
         raise OptionError(f"{option('codec', name)}: expected one of {', '.join(names)}")
 
 
+def refuse_floats(codec: str | None, bits: int, where: str) -> None:
+    """Raise OptionError if delta is asked to code floats, known by their `bits`, of an image at `where`."""
+    if codec == "delta" and bits % 2:
+        line = f"Write {option('codec', 'lz4')}, or leave it out"
+        raise OptionError(f"{where}: holds floats, and {option('codec', 'delta')} encodes integers only. {line}.")
+
+
 def check_prefer(prefer: str, codecs: Iterable[str]) -> None:
     """Raise OptionError unless prefer= can have this value; what auto chooses by needs a codec that is auto."""
     if prefer not in ("speed", "size"):
