@@ -19,8 +19,3 @@ def number(grammar: Grammar) -> Callable[[str], Any]:
         return found
 
     return parse
-
-
-def numbers(grammar: Grammar) -> Callable[[str], list[Any]]:
-    """Return the `type` of an argument that is one number, or several with commas between."""
-    return lambda text: [number(grammar)(part) for part in text.split(",")]

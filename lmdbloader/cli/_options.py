@@ -6,7 +6,7 @@ import argparse
 from dataclasses import Field, fields
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from lmdbloader.cli._numbers import number, numbers
+from lmdbloader.cli._numbers import number
 from lmdbloader.conversion.options import (
     GROUPS,
     RUN,
@@ -72,8 +72,8 @@ def _keywords(f: Field[Any], hint: Any) -> dict[str, Any]:
     found = {"dest": f.name, "default": f.default, "metavar": f.metadata["metavar"]}
     if choices := choices_of(f, hint):
         found["choices"] = choices
-    elif takes_several(hint) and kind_of(hint) is None:
-        found["action"] = "append"
+    elif takes_several(hint):
+        found |= {} if kind_of(hint) else {"action": "append"}  # numbers have commas between
     elif grammar := grammar_of(f, hint):
-        found["type"] = numbers(grammar) if takes_several(hint) else number(grammar)
+        found["type"] = number(grammar)
     return found
