@@ -40,8 +40,6 @@ _OF_PAGES = (
     'If they are channels: tifffile.imwrite(path, tifffile.imread(path), photometric="minisblack", planarconfig='
     '"separate"), or "contig" for (H, W, C); if they are the sizes of a pyramid: tifffile.imread(path, key=0)'
 )
-# A tile of TIFF may be larger than a small image, and is allocated whole.
-_MOST_TILE_PIXELS, _MOST_TIMES_IMAGE = 2**22, 4
 # BMP: the offset of the pixels, the length of the second header, the bits of a pixel; OS/2's short header, and there.
 _BMP_OFFSET, _BMP_HEADER_NBYTES, _BMP_BITS, _BMP_SHORT_BITS = slice(10, 14), slice(14, 18), slice(28, 30), slice(24, 26)
 _BMP_SHORT_HEADER_NBYTES = 12
@@ -171,6 +169,11 @@ def several_frames(kind: str, count: int) -> str:
     return f"the {kind} file holds {count} frames or pages; only files with a single one can be used{how}"
 
 
+def is_large_tile(num_pixels: int, width: int, height: int) -> bool:
+    """Return whether a tile is too large for an image: it may be larger than a small one, and is allocated whole."""
+    return num_pixels > max(2**22, 4 * width * height)
+
+
 def _unusable(image: ImageFile.ImageFile, kind: str, num_frames: int, data: memoryview) -> str | None:
     """Return why no policy accepts an opened image, None if one does."""
     if num_frames != 1:
@@ -218,7 +221,7 @@ def _unusable_tiff(image: _TiffFile, codec: str) -> str | None:
     if photometric == _YCBCR and codec == "raw":  # Pillow before 13 reads it as RGB
         return "an uncompressed TIFF file of YCbCr; save it as RGB"
     width, height = tags.get(_TILE_WIDTH_TAG, 0), tags.get(_TILE_HEIGHT_TAG, 0)
-    if width * height > max(_MOST_TILE_PIXELS, _MOST_TIMES_IMAGE * image.width * image.height):
+    if is_large_tile(width * height, image.width, image.height):
         return f"a TIFF file of {image.width}x{image.height} pixels in tiles of {width}x{height}; save it without tiles"
     if codec == "libtiff" and not features.check("libtiff"):
         return "a compressed TIFF file, and the installed Pillow was built without libtiff"

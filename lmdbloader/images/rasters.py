@@ -23,8 +23,8 @@ _MOST_CHANNELS = 64
 _BITS, _PHOTOMETRIC, _NUM_SAMPLES, _EXTRA_SAMPLES, _SAMPLE_FORMAT, _IMAGE_DEPTH = 258, 262, 277, 338, 339, 32997
 _SAMPLE_FORMATS = {1: "uint", 2: "int", 3: "float", 4: "uint", 5: "complex", 6: "complex"}
 _GREYS, _BLACK_IS_ZERO, _RGB, _UNNAMED, _ALPHAS = (0, 1), 1, 2, 0, (1, 2)
-# A tile may be larger than a small image, and is allocated whole. Pillow opens TIFFs of at most six samples.
-_MOST_TILE_PIXELS, _MOST_OF_PILLOW = 2**22, 6
+# Pillow opens TIFFs of at most six samples.
+_MOST_OF_PILLOW = 6
 _EXR_DEEP_OR_PARTS, _EXR_HALF, _EXR_FLOAT = 0x1800, 1, 2
 # Its name, and 16 bytes: type, linear or not, and the distances of its pixels.
 _EXR_CHANNEL = re.compile(rb"([^\0]+)\0(.{16})", re.DOTALL)
@@ -68,7 +68,7 @@ def _read_tiff(data: memoryview, name: str, *, keep_unnamed: bool) -> ImageHeade
         raise ImageError(name, pillow.several_frames("TIFF", num_pages))
     if photometric not in (_BLACK_IS_ZERO, _RGB):
         raise ImageError(name, f"a TIFF file of {found} as {photometric.name}; expected MINISBLACK or RGB. Save it so")
-    if tile > max(_MOST_TILE_PIXELS, 4 * width * height):
+    if pillow.is_large_tile(tile, width, height):
         raise ImageError(name, f"{width}x{height} pixels in much larger tiles; save the TIFF file without tiles")
     num_colors = 3 if photometric == _RGB else samples - len(extra)
     if samples == 4 and photometric == _RGB and not extra:
@@ -132,7 +132,7 @@ def read_exr(data: memoryview, name: str) -> ImageHeader:
         found = {channel: kind for channel, kind, *_ in channels}
         across, down, levels = struct.unpack("<IIB", values.get("tiles", bytes(9)))
     height, width = window[3] - window[1] + 1, window[2] - window[0] + 1
-    if levels & 15 or across * down > max(_MOST_TILE_PIXELS, 4 * height * width):
+    if levels & 15 or pillow.is_large_tile(across * down, width, height):
         raise ImageError(name, "an EXR file with mipmaps or with tiles larger than the image; save it without tiles")
     if window != shown:
         line = "oiiotool in.exr --croptofull -o out.exr"
