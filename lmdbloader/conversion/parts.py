@@ -43,7 +43,7 @@ from lmdbloader.conversion.saved_plan import (
     save,
 )
 from lmdbloader.conversion.sources.listing import Listing, Source, Sources, Span, is_url
-from lmdbloader.conversion.sources.remote import locate, locate_all
+from lmdbloader.conversion.sources.remote import locate_all
 from lmdbloader.conversion.tasks import Recipe, content_of
 from lmdbloader.errors import DestinationError, DiskFullError, ImageError, NotFoundError, OptionError, SourceError
 from lmdbloader.format.layout import SKIPPED_FILE, SOURCES_FILE
@@ -275,17 +275,14 @@ def _announce(target: Path, plan: Plan, log: Callable[[str], None]) -> None:
 
 def _absolute(src: Any, options: RunOptions) -> tuple[Any, RunOptions]:
     """Return the source and the options with absolute paths, for processes in other folders; no option file is left."""
-    given = {name: getattr(options, name) for name in _PLACES}
-    places: dict[str, Any] = {
-        name: None if path is None else _fixed(locate_all(path, name)) for name, path in given.items()
-    }
-    return None if src is None else _fixed(locate(src, "source")), settled(replace(options, **places))
+    places: dict[str, Any] = {name: _fixed(locate_all(getattr(options, name), name)) for name in _PLACES}
+    return _fixed(locate_all(src, "source")), settled(replace(options, **places))
 
 
 def _fixed(place: Any) -> Any:
     if isinstance(place, list):
         return [_fixed(each) for each in place]
-    return place if isinstance(place, str) else os.path.abspath(place)
+    return os.path.abspath(place) if isinstance(place, Path) else place
 
 
 def _asked(work: Work, src: Any, options: RunOptions) -> dict[str, Any]:

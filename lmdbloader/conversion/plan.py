@@ -73,8 +73,8 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
         SourceError: No folder, no images, or pairs that do not match.
     """
     options = settled(options)
-    given = {name: getattr(options, name) for name in ("hr", "lr", "masks", "annotations")}
-    places = [None if path is None else locate_all(path, name) for name, path in {"source": src, **given}.items()]
+    names = ("hr", "lr", "masks", "annotations")
+    places = [locate_all(src, "source"), *(locate_all(getattr(options, name), name) for name in names)]
     if options.patch_size is None and options.stride is not None:
         raise OptionError(f"{option('stride')} without {option('patch_size')}: whole images have no stride")
     if options.scale is None and options.bicubic != "matlab":

@@ -49,7 +49,9 @@ def locate(path: str | os.PathLike[str], name: str = "source") -> Location:
 
 
 def locate_all(paths: Any, name: str) -> Any:
-    """Return what `locate` returns; for a list of paths, a list."""
+    """Return what `locate` returns; for a list of paths, a list; for None, None."""
+    if paths is None:
+        return None
     return [locate(path, name) for path in paths] if isinstance(paths, list) else locate(paths, name)
 
 
