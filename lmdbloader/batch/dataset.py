@@ -467,10 +467,7 @@ def check_images(dataset: LMDBDataset, call: str) -> None:
     """
     if not any(f.has_pixels for f in dataset.fields.values()):
         names = ", ".join(f"{f.name} ({f.kind})" for f in dataset.fields.values())
-        array = next((f'"{f.name}"' for f in dataset.fields.values() if f.kind == "array"), None)
-        line = (
-            f". If {array} holds images, write them with fields={{{array}: lmdbloader.fields.Image()}}."
-            if array
-            else ""
-        )
-        raise OptionError(f"{dataset.path}: {call}: the dataset has no image field; it is read with {names}{line}")
+        array = next((f'"{f.name}"' for f in dataset.fields.values() if f.kind == "array"), "")
+        line = f". If {array} holds images, write them with fields={{{array}: lmdbloader.fields.Image()}}."
+        found = f"the dataset has no image field; it is read with {names}{line * bool(array)}"
+        raise OptionError(f"{dataset.path}: {call}: {found}")

@@ -148,12 +148,12 @@ class DegradeStep:
 
     def _room(self, channels: int, height: int, width: int) -> tuple[Any, ...]:
         """Return this thread's working memory for images of this size."""
-        found, (most_height, most_width) = getattr(self._rooms, "memory", None), getattr(self._rooms, "size", (0, 0))
-        if found is None or height > most_height or width > most_width:
-            height, width = self._rooms.size = max(height, most_height), max(width, most_width)
-            found, self._rooms.kept = self._degradation.room(channels, height, width)
-            self._rooms.memory = found
-        return found
+        most_height, most_width, room = getattr(self._rooms, "kept", (0, 0, None))
+        if room is None or height > most_height or width > most_width:
+            height, width = max(height, most_height), max(width, most_width)
+            room = self._degradation.room(channels, height, width)
+            self._rooms.kept = height, width, room
+        return room[0]
 
 
 def _field_of(degradation: Degradation, kinds: Mapping[str, str]) -> str:
