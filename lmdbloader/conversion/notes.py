@@ -71,7 +71,9 @@ class Notes:
             found = [f"{look_text(look)} in {name}" for look, name in self.looks.items() if least <= look < end]
             if len(found) > 1:
                 both = " and ".join(found)
-                raise SourceError(f"the {kind} differ: {both}. A batch needs one type and one number of channels.")
+                raise SourceError(
+                    f"the {kind} differ: {both}. A batch needs one type and one number of channels: convert them apart."
+                )
 
     def doubt(self, kind: str, name: str, count: int = 1) -> None:
         """Note that there is such a doubt about some images, of which one is named."""
