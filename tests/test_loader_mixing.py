@@ -214,6 +214,8 @@ def test_transforms_of_the_datasets_are_kept(both: list[LMDBDataset], paths: lis
     for other in (both[1], both[1].transformed([RandomCrop(4)], seed=5), LMDBDataset(paths[1], ["image"])):
         with pytest.raises(OptionError, match="have different fields or transforms"):
             mix([views[0], other])
+    with pytest.raises(OptionError, match=r"\(image, number, .*\) and \(image\)\. Open"):
+        mix([both[0], LMDBDataset(paths[1], ["image"])])
     doubled = [LMDBDataset(path, ["image", "number"], _double) for path in paths]
     with pytest.raises(OptionError, match="have different fields or transforms"):
         mix([doubled[0], LMDBDataset(paths[1], ["image", "number"])])

@@ -164,6 +164,7 @@ def test_the_source_of_patches_can_be_asked_for(photos: Path, tmp_path: Path) ->
         ("label is 3", "cannot read"),
         ("label", "cannot read"),
         ("label in 3", "no column '3'"),
+        ("name not in ('a')", r"needs a list after it: write `in \['a'\]`"),
         ("3 in label", r"`in` needs a list after it"),
         ("label in other", r"`in` needs a list after it"),
         ("3 == 3", "cannot read"),

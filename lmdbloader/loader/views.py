@@ -160,8 +160,10 @@ def _check_alike(first: LMDBDataset, view: LMDBDataset, call: str) -> None:
         or list(view.fields) != list(first.fields)
         or not _are_equal(_state(view), _state(first))
     ):
+        names = [", ".join(part.fields) for part in (first, view)]
+        found = f": ({names[0]}) and ({names[1]})" if names[0] != names[1] else ""
         raise OptionError(
-            f"{call}: {these} have different fields or transforms. Open them with the same, as "
+            f"{call}: {these} have different fields or transforms{found}. Open them with the same, as "
             "LMDBDataset(path, fields=[...]), and give transforms to Loader(..., transforms=[...]); or use "
             "lmdbloader.dataloader(dataset, batch_size) with torch's ConcatDataset."
         )

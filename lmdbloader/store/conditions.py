@@ -189,6 +189,8 @@ class _Condition:
             elif self._kind(name) == "number":
                 values = [float(v) for v in values if float(v) == v]
             return self._field(name).isin(pa.array(values, self._type(name))) if values else pc.scalar(False)
+        if isinstance(right, ast.Constant) and isinstance(right.value, str):
+            self.refuse(f"`in` needs a list after it: write `in [{ast.unparse(right)}]`")
         name = self._column(right)
         part = left.value if isinstance(left, ast.Constant) else None
         if self._kind(name) != "text" or not isinstance(part, str):

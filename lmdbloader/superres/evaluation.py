@@ -184,10 +184,11 @@ def score(
         data_range: The value of white in images of floats, such as 1.0; uint8 and uint16 have their own.
 
     Raises:
-        OptionError: The dataset is empty, or floats have no data_range.
+        OptionError: The dataset is empty, its samples are not pairs, or floats have no data_range.
     """
     if len(dataset) == 0:
         raise OptionError("the validation dataset is empty; evaluation needs at least one pair.")
+    pair_scale(dataset)
     psnrs, ssims = [], []
     for index in range(len(dataset)):
         lr, hr = dataset[index]

@@ -65,7 +65,10 @@ def _pixels(image: Picture, data_range: float | None) -> NDArray[np.float64]:
     pixels = array.astype(np.float64)
     pixels /= _PEAKS.get(array.dtype.name, data_range or PEAK) / PEAK
     if pixels.ndim != 3 or pixels.shape[0] not in (1, 3):
-        raise OptionError(f"luma needs an image of shape (3, H, W) or (1, H, W); found {pixels.shape}.")
+        raise OptionError(
+            f"expected an image of shape (3, H, W) or (1, H, W); found {pixels.shape}. Take one image of a batch, or "
+            "one band: image[k : k + 1]."
+        )
     return pixels
 
 
