@@ -70,7 +70,8 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
         "--degradation",
         metavar="NAME",
         help="make lr of hr while training, with random blur, resizes, noise and JPEG: "
-        f"{', '.join(data.PRESETS)}, or an option file of Real-ESRGAN, BasicSR, neosr or traiNNer-redux (.yml, .toml)",
+        f"{', '.join(data.PRESETS)}, with arguments as in 'real_esrgan(gt_usm=False)', or an option file of "
+        "Real-ESRGAN, BasicSR, neosr or traiNNer-redux (.yml, .toml)",
     )
     images.add_argument(
         "--scale",
@@ -205,7 +206,11 @@ def open_validation(
         validation, how = data.DegradedImages(data.open_images(options.val), fixed), f", degraded by {fixed.name}"
     if (found := pair_scale(validation)) != scale:
         of = options.degradation or options.dataset
-        raise OptionError(f"{options.val}: scale {found}; {of} has scale {scale}.")
+        raise OptionError(
+            f"{options.val}: scale {found}; {of} has scale {scale}. Convert the photographs of --val with "
+            f"--scale {scale}."
+        )
+    data.check_pixels(validation)
     if data.made_from_same(dataset, stored):
         print(
             f"note: {plain(str(options.val))} was made from the files of {plain(str(options.dataset))}: its scores are "
@@ -229,6 +234,7 @@ def train(options: argparse.Namespace, stopping: Stopping) -> None:
     degradation = data.find_degradation(options.degradation, options.scale) if options.degradation else None
     dataset = data.open_images(options.dataset) if degradation else data.open_pairs(options.dataset, options.scale)
     scale = degradation.scale if degradation else pair_scale(dataset)
+    data.check_pixels(dataset)
     validation, how = open_validation(options, dataset, scale)
     if options.crop:
         data.check_crop(dataset, options.crop, scale)

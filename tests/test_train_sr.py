@@ -295,7 +295,9 @@ def test_the_other_ways_to_name_a_degradation(
         assert lines[2].startswith("bicubic on 2 images: "), "pairs are scored as they are stored"
     for arguments, message in [
         ((whole, "--crop", 16, "--degradation", "bsrgan"), "expected a dataset with one image field, found lr, hr"),
-        ((photographs, "--crop", 16, "--degradation", "esrgan"), "no such file or preset; expected an option"),
+        ((photographs, "--crop", 16, "--degradation", "esrgan"), "expected real_esrgan, bsrgan"),
+        ((photographs, "--crop", 16, "--degradation", "bsrgan(blur=1)"), "blur"),
+        ((photographs, "--crop", 16), "write --degradation real_esrgan"),
         ((photographs, "--crop", 16, "--degradation", "bsrgan", "--val", whole), "whole.lmdb: scale 2; bsrgan"),
         ((photographs, "--crop", 18, "--degradation", "bsrgan"), "--crop 18: expected a multiple of 4"),
     ]:
@@ -342,6 +344,17 @@ def test_grey_and_16_bit_images_train_and_score(name: str, channels: int, dtype:
     assert 0 < loss.item() < 0.1
     # Untrained, both are bicubic but for SRCNN's luma being rounded after and not before.
     assert scores.model.psnr == pytest.approx(scores.bicubic.psnr, abs=0.2)
+
+
+@pytest.mark.parametrize(("dtype", "channels"), [(np.uint16, 5), (np.float32, 3)])
+def test_bands_and_floats_are_refused_before_training(
+    dtype: type, channels: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images = [{"lr": np.ones((8, 8, channels), dtype), "hr": np.ones((16, 16, channels), dtype)}] * 2
+    kinds = {"lr": lmdbloader.fields.Image(), "hr": lmdbloader.fields.Image()}
+    lmdbloader.write(images, tmp_path / "bands.lmdb", fields=kinds)
+    assert run(tmp_path / "bands.lmdb", "--epochs", 1) != 0
+    assert f"images of torch.{np.dtype(dtype)} with {channels} channels" in capsys.readouterr().err
 
 
 # --- Scores ---

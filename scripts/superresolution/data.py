@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import lmdbloader
 from lmdbloader.base.text import counted, extent, plain
 from lmdbloader.errors import OptionError
 from lmdbloader.superres import degradations
-from lmdbloader.superres.evaluation import pair_scale
+from lmdbloader.superres.evaluation import PairDataset, pair_scale
 from lmdbloader.transforms import RandomDihedral, RandomHorizontalFlip, RandomVerticalFlip, Transform
 
 # Images that an error names.
@@ -21,20 +22,16 @@ SHOWN = 5
 PRESETS = ("real_esrgan", "bsrgan", "bsrgan_plus", "first_order", "neosr", "trainner_redux")
 
 
-def find_degradation(name: str, scale: int | None, *, fixed: bool = False) -> degradations.Degradation:
-    """Return one of PRESETS, or the degradation of an option file. Without a scale it is x4, or the file's.
+def find_degradation(text: str, scale: int | None, *, fixed: bool = False) -> degradations.Degradation:
+    """Return one of PRESETS, with arguments or without, or that of an option file; for x4, or the file's scale.
 
     Raises:
-        OptionError: Neither a preset nor a file has this name, or the file has another scale or unsupported keys.
+        OptionError: There is neither, or the file or an argument does not suit.
     """
-    if name in PRESETS:
-        make = getattr(degradations, name)
-        return make(4 if scale is None else scale, fixed=fixed)  # type: ignore[no-any-return]
-    if not Path(name).is_file():
-        raise OptionError(
-            f"--degradation {name}: no such file or preset; expected an option file or {', '.join(PRESETS)}."
-        )
-    return degradations.from_yaml(name, scale=scale, fixed=fixed)
+    if Path(text).is_file():
+        return degradations.from_yaml(text, scale=scale, fixed=fixed)
+    found = degradations.named(text, 4 if scale is None else scale)
+    return replace(found, fixed=fixed or found.fixed)
 
 
 def open_images(path: Path) -> lmdbloader.LMDBDataset:
@@ -63,6 +60,11 @@ def open_pairs(path: Path, scale: int | None) -> lmdbloader.LMDBDataset:
     scales = [name[2:] for name in dataset.fields if name.startswith("lr") and name != "lr"]
     if scale is None and scales:
         raise OptionError(f"{path}: has the scales {', '.join(scales)}. Choose one: --scale {scales[-1]}")
+    if len(image_fields(dataset)) == 1:
+        raise OptionError(
+            f"{path}: a sample must be a pair (lr, hr) of images; found one image. To make lr while training, write "
+            "--degradation real_esrgan; to store it, convert with --scale."
+        )
     if low in dataset.fields:
         dataset = lmdbloader.LMDBDataset(path, fields=[low, "hr"])
     if scale is not None and pair_scale(dataset) != scale:
@@ -73,6 +75,21 @@ def open_pairs(path: Path, scale: int | None) -> lmdbloader.LMDBDataset:
 def image_fields(dataset: lmdbloader.LMDBDataset) -> list[str]:
     """Return the names of the fields that are images."""
     return [name for name, field in dataset.fields.items() if field.kind == "image"]
+
+
+def check_pixels(dataset: PairDataset) -> None:
+    """Check that the models can take the images.
+
+    Raises:
+        OptionError: They are floats, or have bands.
+    """
+    for image in dataset[0]:
+        if image.is_floating_point() or len(image) not in (1, 3):
+            raise OptionError(
+                f"{getattr(dataset, 'path', 'the dataset')}: images of {image.dtype} with "
+                f"{counted(len(image), 'channel')}; this script trains on uint8 or uint16 with 1 "
+                "or 3. Train on others in a loop of your own: docs/how-to/train-sr.md"
+            )
 
 
 class DegradedImages:
