@@ -81,14 +81,14 @@ def test_two_lmdbs_make_pairs_by_key(tmp_path: Path) -> None:
     low = save_lmdb(tmp_path / "lr.lmdb", {b"%dx2" % i: png(i + 100) for i in (10, 2, 1)})
     listing = list_sources(None, hr=high, lr=low, layout="lmdb")
     assert listing.layout == "pairs"
-    found = [(s.name, read(s.file), read(s.lr_file or b""), s.nbytes) for s in listing.sources]
+    found = [(s.name, read(s.file), read(s.lr_files[0]), s.nbytes) for s in listing.sources]
     assert found == [(str(i), png(i, 12), png(i + 100), len(png(i, 12)) + len(png(i + 100))) for i in (1, 2, 10)]
     # One half may be a folder.
     (tmp_path / "lr").mkdir()
     for i in (1, 2, 10):
         (tmp_path / "lr" / f"{i}.png").write_bytes(png(i))
     mixed = list_sources(None, hr=high, lr=tmp_path / "lr")
-    assert [read(s.lr_file or b"") for s in mixed.sources] == [png(i) for i in (1, 2, 10)]
+    assert [read(s.lr_files[0]) for s in mixed.sources] == [png(i) for i in (1, 2, 10)]
     with pytest.raises(SourceError, match=r"lr: is not an LMDB"):
         list_sources(None, hr=high, lr=tmp_path / "lr", layout="lmdb")
     with pytest.raises(SourceError, match=r"no partner in .* for 10, 1, 2|no partner"):
