@@ -30,9 +30,12 @@ def begin(path: Path) -> str:
 def check_message(program: Program, status: int) -> None:
     """Fail unless a program that a signal ended printed no more than Python does for an interrupt."""
     errors = program.errors
-    assert errors.count("Traceback") == (status == -signal.SIGINT), errors
+    # In a worker of torch's that is handing over a tensor, Python's own thread says that the other end is gone.
+    others = errors.count("in _serve")
+    assert errors.count("Traceback") == others + (status == -signal.SIGINT), errors
     assert "Exception ignored" not in errors
-    assert status == -signal.SIGTERM or errors.rstrip().endswith("KeyboardInterrupt"), errors
+    is_interrupt = "KeyboardInterrupt" in errors if others else errors.rstrip().endswith("KeyboardInterrupt")
+    assert status == -signal.SIGTERM or is_interrupt, errors
 
 
 @pytest.mark.parametrize(
