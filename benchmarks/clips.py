@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import print_sections, table
+from common import in_turns, print_sections, table
 from PIL import Image
 
 import lmdbloader
@@ -60,13 +59,7 @@ def speed(path: Path, options: argparse.Namespace) -> tuple[str, Any, str]:
             size = BATCH if frames else BATCH * options.frames[0]
             loader = Loader(samples, size, shuffle=True, seed=0, transforms=transforms, num_threads=1)
             runs[name, f"windows of {frames}" if frames else "single frames"] = partial(epoch, loader)
-    times: dict[tuple[str, str], list[float]] = {key: [] for key in runs}
-    for turn in range(options.turns + 1):
-        for key, run in runs.items():
-            began = time.process_time()
-            count = run(turn)
-            if turn:  # the first one fills caches and memory
-                times[key].append((time.process_time() - began) / count)
+    times = in_turns(runs, options.turns)
     medians = {key: statistics.median(found) for key, found in times.items()}
     rows = []
     for (kind, samples), found in medians.items():

@@ -10,18 +10,20 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, repeat
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 U8 = npt.NDArray[np.uint8]
+Key = TypeVar("Key", bound=Hashable)
 
 # The colour photographs that the scikit-image package itself carries; nothing is downloaded.
 PHOTOGRAPHS = (
@@ -61,6 +63,18 @@ def time_loader(loader: Any, seconds: float) -> Any:
     from lmdbloader.base.stopwatch import time_batches
 
     return time_batches(chain.from_iterable(repeat(loader)), seconds, lambda batch: len(batch[0]))
+
+
+def in_turns(runs: Mapping[Key, Callable[[int], int]], turns: int) -> dict[Key, list[float]]:
+    """Return the CPU seconds for each item of functions that take turns; each gets the turn, and returns its items."""
+    times: dict[Key, list[float]] = {key: [] for key in runs}
+    for turn in range(turns + 1):
+        for key, run in runs.items():
+            began = time.process_time()
+            count = run(turn)
+            if turn:  # the first one fills caches and memory
+                times[key].append((time.process_time() - began) / count)
+    return times
 
 
 def photographs() -> list[U8]:

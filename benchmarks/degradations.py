@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import print_sections, table
+from common import in_turns, print_sections, table
 from own_functions import write_images
 from torch import Tensor
 from torch.nn import functional
@@ -173,13 +173,7 @@ def speed(path: Path, options: argparse.Namespace) -> tuple[str, Any, str]:
     """Measure every way in turn."""
     torch.set_num_threads(1)
     epochs = ways(path, options)
-    times: dict[str, list[float]] = {name: [] for name in epochs}
-    for turn in range(options.turns + 1):
-        for name, run in epochs.items():
-            began = time.process_time()
-            count = run(turn)
-            if turn:  # the first one fills caches and memory
-                times[name].append((time.process_time() - began) / count)
+    times = in_turns(epochs, options.turns)
     medians = {name: statistics.median(found) for name, found in times.items()}
     rows = []
     for name in PRESETS:
