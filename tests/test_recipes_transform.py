@@ -26,7 +26,7 @@ from lmdbloader.transforms.resolution import full_size, with_resolution
 from lmdbloader.transforms.values import ImageField
 
 # 1. The number, in kernels/transform/opcodes.py: after the last one.
-INVERT_ROWS = opcodes.NOISE + 1
+INVERT_ROWS = opcodes.AUGMIX + 1
 INVERT_P, INVERT_STEP = range(2)
 DRAWN_STEP, DRAWN_FIRST = 1, 2
 

@@ -1,10 +1,13 @@
 """Numbers of transforms that kernels and Python share: opcodes, columns, statuses; no compiler is imported here."""
 
 # The operation of a transform. From JITTER on they change values (see `kernels/transform/color.py`), the others move
-# pixels (see `kernels/transform/program.py`).
+# pixels (see `kernels/transform/program.py`). A POLICY draws one of several operations of both kinds; a BRANCH skips
+# operations after it.
 RANDOM_CROP, CENTER_CROP, RANDOM_RESIZED_CROP, RESIZE = range(4)
 HORIZONTAL_FLIP, VERTICAL_FLIP, DIHEDRAL, ERASE = range(4, 8)
-JITTER, BLUR, NOISE = range(8, 11)
+AFFINE, PERSPECTIVE, ELASTIC, POLICY, BRANCH = range(8, 13)
+JITTER, BLUR, NOISE = range(13, 16)
+POSTERIZE, EQUALIZE, AUTOCONTRAST, SHARPNESS, PERMUTE, AUGMIX = range(16, 22)
 
 # Columns of an operation's whole numbers: its code, its fields (one bit each), its stage, (height, width) of the result
 # (a width of 0: the height is that of the shorter side), whether a crop pads and by how many pixels on each side,
@@ -37,15 +40,16 @@ NUM_REAL = 10
     CUBIC, STORED_HEIGHT, STORED_WIDTH, MASK, OWN_FILL, FILL,
 ) = range(20)  # fmt: skip
 NUM_GEOMETRY = FILL + 3
-# The end of a stage: the next one continues from the same pixels; the result is written out, resized, or recoloured.
-CARRY, WRITE, THEN_RESIZE, THEN_COLOR = range(4)
+# The end of a stage: the next one continues from the same pixels; the result is written out, resized, recoloured, or
+# warped to NEW_HEIGHT and NEW_WIDTH.
+CARRY, WRITE, THEN_RESIZE, THEN_COLOR, THEN_WARP = range(5)
 # The numbers drawn for an operation on colours: its code, then of JITTER: three factors, the order of the four changes,
 # the threshold, the hue; of BLUR: the standard deviation, and both sides; of NOISE: mean, standard deviation, and two
 # halves of a key, of 53 bits each.
 COLOR_CODE, COLOR_FACTORS, COLOR_ORDER, COLOR_THRESHOLD, COLOR_HUE = 0, 1, 4, 5, 6
 COLOR_SIGMA, COLOR_ACROSS, COLOR_DOWN = range(1, 4)
 COLOR_MEAN, COLOR_DEVIATION, COLOR_KEY = range(1, 4)
-NUM_COLOR = 1 + NUM_REAL
+NUM_COLOR = 4 + NUM_REAL
 # The number of a sample has so many bits; above them is the number of a frame in its window.
 FRAME_BITS = 44
 # A set of fields has one bit for each.
