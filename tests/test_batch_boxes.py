@@ -26,7 +26,8 @@ DECLARED = {"mask": fields.Mask(), "boxes": fields.Boxes(), "labels": fields.Lab
 SIZES = [(37, 23), (24, 24), (30, 50)]
 OTHERS = (
     T.ToDtype, T.Normalize, T.RandomErasing, T.Cutout, T.ColorJitter, T.RandomGrayscale, T.RandomSolarize,
-    T.GaussianBlur, T.GaussianNoise,
+    T.GaussianBlur, T.GaussianNoise, T.RandomInvert, T.RandomPosterize, T.RandomEqualize, T.RandomAutocontrast,
+    T.RandomAdjustSharpness, T.RandomChannelPermutation,
 )  # fmt: skip
 
 

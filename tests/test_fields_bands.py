@@ -224,7 +224,7 @@ def test_what_needs_pixels_of_a_photograph_is_refused(tmp_path: Path) -> None:
     lmdbloader.write([{"image": picture(64, 64, 5, "uint8")}] * 2, tmp_path / "d", fields=IMAGE)
     lmdbloader.write([{"image": picture(64, 64, 3, "float32")}] * 2, tmp_path / "f", fields=IMAGE)
     for name in ("d", "f"):
-        for step in (T.ColorJitter(0.2), T.RandomGrayscale(), T.RandomSolarize(3), degradations.real_esrgan(4)):
+        for step in (T.ColorJitter(0.2), T.RandomGrayscale(), T.RandomEqualize(), degradations.real_esrgan(4)):
             with pytest.raises(OptionError, match="expected uint8 or uint16 with 1 or 3"):
                 next(iter(Loader(LMDBDataset(tmp_path / name), 1, shuffle=False, transforms=[T.RandomCrop(32), step])))
     with pytest.raises(OptionError, match=r"field 'image': holds floats, and codec='delta' encodes integers only"):

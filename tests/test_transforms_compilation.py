@@ -113,6 +113,8 @@ MOVES = (
     T.RandomCrop(8), T.CenterCrop(8), T.RandomResizedCrop(8), T.Resize(8), T.RandomHorizontalFlip(),
     T.RandomVerticalFlip(), T.RandomDihedral(), T.RandomTranslate(8), T.ColorJitter(1),
     T.RandomGrayscale(), T.RandomSolarize(128), T.GaussianBlur(3), T.GaussianNoise(),
+    T.RandomInvert(), T.RandomPosterize(3), T.RandomEqualize(), T.RandomAutocontrast(), T.RandomAdjustSharpness(2),
+    T.RandomChannelPermutation(),
 )  # fmt: skip
 
 

@@ -27,6 +27,7 @@ WHATS = (
     "invert",
     "blur",
     "noise",
+    "tone",
 )
 
 
@@ -40,7 +41,7 @@ def lists_of_transforms(draw: Any, layout: dict[str, tuple[int, int]], channels:
     found: list[T.Transform] = []
     number = st.integers(-40, 40).map(lambda k: k / 4) if is_float else st.integers(0, top)
     fill = number | st.tuples(*[number] * 3) if channels == 3 else number
-    colors = ("jitter", "grey", "invert") * (is_float or channels not in (1, 3))
+    colors = ("jitter", "grey", "invert", "tone") * (is_float or channels not in (1, 3))
     whats = [what for what in WHATS if what not in (*colors, *("blur", "noise") * is_float)]
     is_resized = is_jittered = False
     for _ in range(draw(st.integers(0, 5))):
@@ -90,6 +91,15 @@ def lists_of_transforms(draw: Any, layout: dict[str, tuple[int, int]], channels:
             sigma = draw(st.sampled_from([0.3, 2, (0.1, 2.0)]))
             new = T.GaussianBlur(draw(sides | st.tuples(sides, sides)), sigma, p=0.75, fields=chosen)
             is_resized = True
+        elif what == "tone" and not (is_resized or is_jittered):
+            new = draw(
+                st.sampled_from([
+                    T.RandomPosterize(draw(st.integers(0, 8)), fields=chosen), T.RandomInvert(fields=chosen),
+                    T.RandomEqualize(fields=chosen), T.RandomAutocontrast(fields=chosen),
+                    T.RandomAdjustSharpness(draw(st.sampled_from([0, 0.7, 2, 9])), fields=chosen),
+                    T.RandomChannelPermutation(fields=chosen),
+                ])
+            )  # fmt: skip
         elif what == "noise":
             new = T.GaussianNoise(
                 draw(st.sampled_from([0.0, 0.2])), draw(st.sampled_from([0.0, 0.1, 1.0])), fields=chosen

@@ -21,7 +21,12 @@ DTYPES = {
     np.dtype(np.float32): torch.float32,
 }  # fmt: skip
 AUGMENTATIONS = 2
-COLORS = T.ColorJitter | T.RandomGrayscale | T.RandomSolarize | T.GaussianBlur | T.GaussianNoise
+PERMUTATIONS = [(0, 1, 2), (0, 2, 1), (1, 2, 0), (1, 0, 2), (2, 0, 1), (2, 1, 0)]
+TONES = T.RandomPosterize | T.RandomEqualize | T.RandomAutocontrast | T.RandomAdjustSharpness
+COLORS = (
+    T.ColorJitter | T.RandomGrayscale | T.RandomSolarize | T.RandomInvert | T.GaussianBlur | T.GaussianNoise | TONES
+    | T.RandomChannelPermutation
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -151,6 +156,48 @@ def blur(values: np.ndarray, across: int, down: int, sigma: float) -> np.ndarray
     return np.rint(values)
 
 
+def equalize(plane: np.ndarray, top: int) -> np.ndarray:
+    """Even out the histogram of a plane as torchvision defines it, by the upper 8 bits of each value."""
+    unit_size = (top + 1) // 256
+    levels = plane.astype(int) // unit_size
+    counts = np.bincount(levels.ravel(), minlength=256)
+    step = (plane.size - counts[levels.max()]) // 255
+    if step == 0:
+        return levels * unit_size
+    table = (np.cumsum(counts) - counts + step // 2) // step
+    return np.minimum(table, 255)[levels] * unit_size
+
+
+def autocontrast(plane: np.ndarray, top: int) -> np.ndarray:
+    """Stretch a plane to its whole range as torchvision defines it, in float32."""
+    f, low, high = np.float32, plane.min(), plane.max()
+    if low == high:
+        return plane
+    return np.trunc(np.clip((plane.astype(f) - f(low)) / ((f(high) - f(low)) * f(1 / top)), 0, f(top)))
+
+
+def sharpness(plane: np.ndarray, factor: float, top: int) -> np.ndarray:
+    """Blend a plane with its smoothed self as torchvision defines it, with one rounding to float32."""
+    if min(plane.shape) <= 2:
+        return plane
+    inner = plane[1:-1, 1:-1]
+    total = np.lib.stride_tricks.sliding_window_view(plane, (3, 3)).sum((2, 3)) + 4 * inner
+    mixed = inner + float(np.float32(1 - factor)) * (np.rint(total / 13) - inner)
+    values = plane.copy()
+    values[1:-1, 1:-1] = np.trunc(np.clip(mixed.astype(np.float32), 0, top))
+    return values
+
+
+def with_tones(values: np.ndarray, t: Any, top: int) -> np.ndarray:
+    """Change the tones of (C, H, W)."""
+    if isinstance(t, T.RandomPosterize):
+        size = (top + 1) >> t.bits
+        return values // size * size
+    if isinstance(t, T.RandomAdjustSharpness):
+        return np.stack([sharpness(plane, t.sharpness_factor, top) for plane in values])
+    return np.stack([(equalize if isinstance(t, T.RandomEqualize) else autocontrast)(p, top) for p in values])
+
+
 def resized_crop_box(draw: Any, height: int, width: int, t: Any) -> tuple[int, int, int, int]:
     """Return (top, left, height, width) by torchvision's RandomResizedCrop.get_params."""
     for block in range(10):
@@ -277,6 +324,8 @@ def _move(
             values = values.transpose(0, 2, 1) if which & 4 else values
             values = values[:, ::-1] if which & 2 else values
             values = values[:, :, ::-1] if which & 1 else values
+        elif isinstance(t, T.RandomChannelPermutation):
+            values = values[list(PERMUTATIONS[below(w0, 6)])] if channels == 3 else values
         elif isinstance(t, COLORS) and unit(draw(1)[0]) >= t.p:
             pass
         elif isinstance(t, T.RandomGrayscale):
@@ -285,6 +334,10 @@ def _move(
             values = np.tile(np.floor(mixed), (3, 1, 1)) if channels == 3 else values
         elif isinstance(t, T.RandomSolarize):
             values = np.where(values >= t.threshold, top - values, values)
+        elif isinstance(t, T.RandomInvert):
+            values = top - values
+        elif isinstance(t, TONES):
+            values = with_tones(values, t, top)
         elif isinstance(t, T.ColorJitter):
             ranges = t.real_numbers
             factors = [uniform(w, *ranges[2 * k : 2 * k + 2]) for k, w in enumerate((w0, w1, w2))]

@@ -146,6 +146,20 @@ def _threshold(of: object, name: str, threshold: Any) -> float:
     return float(number)
 
 
+def _bits(of: object, name: str, bits: Any) -> int:
+    number = _number(bits)
+    if not isinstance(number, int) or not 0 <= number <= 8:
+        raise OptionError(f"{of}: expected whole {name} from 0 to 8, the upper ones of each value that are kept")
+    return number
+
+
+def _sharpness(of: object, name: str, factor: Any) -> float:
+    number = _number(factor)
+    if not number >= 0:
+        raise OptionError(f"{of}: expected a {name} of at least 0; 0 smooths, 1 changes nothing, 2 sharpens")
+    return float(number)
+
+
 def _interpolation(of: object, name: str, interpolation: Any) -> Any:
     named = getattr(interpolation, "value", interpolation)  # an InterpolationMode, or a Resampling of Pillow
     if isinstance(named, Integral) and not isinstance(named, bool):
@@ -217,6 +231,8 @@ Mean = Annotated[float, _level(-1)]
 Deviation = Annotated[float, _level(0)]
 Clip = Annotated[bool, _always("without it, values would wrap around, and white become black")]
 Threshold = Annotated[float, Kind(_threshold)]
+Bits = Annotated[int, Kind(_bits)]
+Sharpness = Annotated[float, Kind(_sharpness)]
 Interpolation = Annotated[Literal["bilinear", "bicubic"], Kind(_interpolation)]
 Flag = Annotated[bool, Kind(_flag)]
 # An argument that is seldom given: a transform's repr has it only if it is.

@@ -12,6 +12,7 @@ from lmdbloader.kernels.transform import opcodes
 from lmdbloader.transforms.arguments import (
     DTYPES,
     Antialias,
+    Bits,
     Clip,
     Deviation,
     Factor,
@@ -25,6 +26,7 @@ from lmdbloader.transforms.arguments import (
     RareFlag,
     Ratio,
     Share,
+    Sharpness,
     Shift,
     Sigma,
     Size,
@@ -41,11 +43,17 @@ __all__ = [
     "GaussianBlur",
     "GaussianNoise",
     "Normalize",
+    "RandomAdjustSharpness",
+    "RandomAutocontrast",
+    "RandomChannelPermutation",
     "RandomCrop",
     "RandomDihedral",
+    "RandomEqualize",
     "RandomErasing",
     "RandomGrayscale",
     "RandomHorizontalFlip",
+    "RandomInvert",
+    "RandomPosterize",
     "RandomResizedCrop",
     "RandomSolarize",
     "RandomTranslate",
@@ -269,6 +277,104 @@ class RandomSolarize(Geometry):
     def real_numbers(self) -> tuple[float, ...]:
         """Those of factors of 1, and a threshold."""
         return (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, self.p, self.threshold)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RandomInvert(Geometry):
+    """Invert all values with probability p, as torchvision's RandomInvert does: 0 becomes 255, or 65535 at 16 bits."""
+
+    p: Probability = 0.5
+
+    code = opcodes.JITTER
+
+    @property
+    def real_numbers(self) -> tuple[float, ...]:
+        """Those of RandomSolarize, with a threshold of 0."""
+        return (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, self.p, 0.0)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RandomPosterize(Geometry):
+    """Keep the upper bits of each value with probability p, as torchvision's RandomPosterize does; the others become 0.
+
+    Attributes:
+        bits: How many are kept, from 0 to 8, of 8 or 16.
+        p: Probability.
+    """
+
+    bits: Bits
+    p: Probability = 0.5
+
+    code = opcodes.POSTERIZE
+
+    @property
+    def real_numbers(self) -> tuple[float, ...]:
+        """TONE_AMOUNT and TONE_P."""
+        return self.bits, self.p
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RandomEqualize(Geometry):
+    """Even out the histogram of each channel with probability p, as torchvision's RandomEqualize does.
+
+    As in torchvision, an image of 16 bits is reduced to its upper 8 bits for this: the result has at most 256 levels,
+    multiples of 256.
+    """
+
+    p: Probability = 0.5
+
+    code = opcodes.EQUALIZE
+
+    @property
+    def real_numbers(self) -> tuple[float, ...]:
+        """No amount, and TONE_P."""
+        return 0.0, self.p
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RandomAutocontrast(Geometry):
+    """Stretch each channel until it has black and white, with probability p, as torchvision's RandomAutocontrast does.
+
+    Channels are stretched on their own, and a channel of one value stays.
+    """
+
+    p: Probability = 0.5
+
+    code = opcodes.AUTOCONTRAST
+
+    @property
+    def real_numbers(self) -> tuple[float, ...]:
+        """No amount, and TONE_P."""
+        return 0.0, self.p
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RandomAdjustSharpness(Geometry):
+    """Smooth or sharpen with probability p, as torchvision's RandomAdjustSharpness does.
+
+    The outermost pixels stay, and so does an image of at most two rows or columns.
+
+    Attributes:
+        sharpness_factor: 0 for smoothed by a kernel of 3 x 3, 1 for no change, 2 for twice the sharpness.
+        p: Probability.
+    """
+
+    sharpness_factor: Sharpness
+    p: Probability = 0.5
+
+    code = opcodes.SHARPNESS
+
+    @property
+    def real_numbers(self) -> tuple[float, ...]:
+        """TONE_AMOUNT and TONE_P."""
+        return self.sharpness_factor, self.p
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RandomChannelPermutation(Geometry):
+    """Put the three channels in random order, as torchvision's RandomChannelPermutation does; a grey image stays."""
+
+    code = opcodes.PERMUTE
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -136,7 +136,7 @@ class Chain:
                 "the order."
             )
         elif (code := getattr(transform, "code", 0)) >= opcodes.JITTER:
-            self._check_colors(transform, of_colors=code == opcodes.JITTER)
+            self._check_colors(transform, of_colors=code not in (opcodes.BLUR, opcodes.NOISE))
         if isinstance(transform, ToDtype | Normalize) or erases:
             self.last = transform
 

@@ -10,6 +10,7 @@ from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.memory import part, u64_at
 from lmdbloader.kernels.runtime.philox import below, uniform, unit
 from lmdbloader.kernels.transform import opcodes as op
+from lmdbloader.kernels.transform.tones import change_tones, draw_tone, tone_room
 
 BRIGHTNESS, CONTRAST, SATURATION = range(3)
 
@@ -179,13 +180,14 @@ def draw_colors(code, numbers, words, more, field, frame, drawn):
         drawn[op.COLOR_KEY] = np.float64(words[0] >> np.uint64(11))
         drawn[op.COLOR_KEY + 1] = np.float64((words[1] >> np.uint64(11)) ^ np.uint64(field) ^ frame << np.uint64(8))
         return unit(more[0]) < numbers[op.NOISE_P]
-    return False
+    return draw_tone(code, numbers, words, more, drawn)
 
 
 @kernel
 def color_room(height, width, down, across):
     """Return the float32 that `change_colors` works with; down, across: the sides of a blur's kernel, 0 for none."""
-    return max(np.int64(2 * NOISE_ROOM), blur_pixels_room(height, width, down, across) if down else np.int64(0))
+    blurring = blur_pixels_room(height, width, down, across) if down else np.int64(0)
+    return max(max(np.int64(2 * NOISE_ROOM), tone_room(width)), blurring)
 
 
 @kernel
@@ -217,4 +219,8 @@ def change_colors(pixels, channels, height, width, drawn, line):
             pixels, channels * height * width, drawn[op.COLOR_MEAN], drawn[op.COLOR_DEVIATION],
             np.uint64(drawn[op.COLOR_KEY]), np.uint64(drawn[op.COLOR_KEY + 1]), u64_at(line.ctypes.data, NOISE_ROOM),
         )  # fmt: skip
+    elif line.shape[0] < tone_room(width):
+        return False
+    else:
+        change_tones(pixels, channels, height, width, drawn, line)
     return True

@@ -29,6 +29,8 @@ JITTER_P, JITTER_THRESHOLD, JITTER_HUE_LOW, JITTER_HUE_HIGH = range(6, 10)
 # Of BLUR: standard deviations, and the sides of the kernel. Of NOISE: mean and standard deviation. Then their P.
 BLUR_LOW, BLUR_HIGH, BLUR_ACROSS, BLUR_DOWN, BLUR_P = range(5)
 NOISE_MEAN, NOISE_SIGMA, NOISE_P = range(3)
+# Of POSTERIZE, EQUALIZE, AUTOCONTRAST and SHARPNESS: bits or the factor, then their P.
+TONE_AMOUNT, TONE_P = range(2)
 NUM_REAL = 10
 
 # The geometry of one field of one sample at one stage: out(y, x) is in(row + down * y, column + across * x), with y and
@@ -45,10 +47,12 @@ NUM_GEOMETRY = FILL + 3
 CARRY, WRITE, THEN_RESIZE, THEN_COLOR, THEN_WARP = range(5)
 # The numbers drawn for an operation on colours: its code, then of JITTER: three factors, the order of the four changes,
 # the threshold, the hue; of BLUR: the standard deviation, and both sides; of NOISE: mean, standard deviation, and two
-# halves of a key, of 53 bits each.
+# halves of a key, of 53 bits each; of POSTERIZE and SHARPNESS: bits, the factor; of PERMUTE: which channel becomes the
+# first, the second and the third.
 COLOR_CODE, COLOR_FACTORS, COLOR_ORDER, COLOR_THRESHOLD, COLOR_HUE = 0, 1, 4, 5, 6
 COLOR_SIGMA, COLOR_ACROSS, COLOR_DOWN = range(1, 4)
 COLOR_MEAN, COLOR_DEVIATION, COLOR_KEY = range(1, 4)
+COLOR_AMOUNT = COLOR_SOURCES = 1
 NUM_COLOR = 4 + NUM_REAL
 # The number of a sample has so many bits; above them is the number of a frame in its window.
 FRAME_BITS = 44

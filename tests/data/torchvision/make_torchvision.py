@@ -18,7 +18,7 @@ import torch
 import torchvision
 from torchvision.transforms import v2
 from torchvision_cases import CASES, EPOCH, SEED, Case
-from transform_reference import below, erased_box, normals, resized_crop_box, uniform, unit, words
+from transform_reference import PERMUTATIONS, TONES, below, erased_box, normals, resized_crop_box, uniform, unit, words
 
 from lmdbloader import transforms as T
 
@@ -83,7 +83,9 @@ def drawn(ours: Any, theirs: Any, image: torch.Tensor, draw: Any) -> dict[str, A
         values["hue"] = uniform(draw(1)[1], *ranges[8:10])
         given = {f"{name}_factor": getattr(theirs, name) and value for name, value in values.items()}
         return {"fn_idx": torch.tensor(order), **given}
-    if isinstance(ours, T.RandomGrayscale | T.RandomSolarize):
+    if isinstance(ours, T.RandomChannelPermutation):
+        return {"permutation": list(PERMUTATIONS[below(w0, 6)])}
+    if isinstance(ours, T.RandomGrayscale | T.RandomSolarize | T.RandomInvert | TONES):
         return {"num_input_channels": channels} if unit(draw(1)[0]) < ours.p else None
     if isinstance(ours, T.GaussianBlur):
         return {"sigma": [uniform(w0, *ours.real_numbers[:2])] * 2} if unit(draw(1)[0]) < ours.p else None

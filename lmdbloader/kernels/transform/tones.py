@@ -1,0 +1,176 @@
+"""Kernels for changes of tones: fewer bits, even histograms, the whole range, sharpness, and the order of channels."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lmdbloader.kernels.runtime.compile import kernel
+from lmdbloader.kernels.runtime.memory import i32_at, part
+from lmdbloader.kernels.runtime.philox import below, unit
+from lmdbloader.kernels.transform import opcodes as op
+
+# Tables that are counted in turns: an addition does not wait for one to the same number just before.
+_TABLES, _LEVELS = 4, 256
+
+
+@kernel
+def _posterize(pixels, bits):
+    mask = np.uint32(0xFFFF_FFFF) << np.uint32(8 * pixels.itemsize - bits)
+    for i in range(pixels.shape[0]):
+        pixels[i] = np.uint32(pixels[i]) & mask
+
+
+@kernel
+def _swap(pixels, a, b, plane):
+    first, second = part(pixels, a * plane, plane), part(pixels, b * plane, plane)
+    for i in range(plane):
+        value = first[i]
+        first[i] = second[i]
+        second[i] = value
+
+
+@kernel
+def _permute(pixels, plane, first, second):
+    """Give the first two of three planes the values of two, and the last one the rest."""
+    if first != 0:
+        _swap(pixels, 0, first, plane)
+    if second == 0:
+        second = first
+    if second != 1:
+        _swap(pixels, 1, second, plane)
+
+
+@kernel
+def _count(plane, counts):
+    """Count the upper 8 bits of pixels in counts[:_LEVELS]."""
+    for k in range(_TABLES * _LEVELS):
+        counts[k] = 0
+    shift, size, n = np.uint32(8 * (plane.itemsize - 1)), np.uint32(_LEVELS), plane.shape[0]
+    for i in range(0, n - 3, 4):
+        counts[np.uint32(plane[i]) >> shift] += 1
+        counts[size + (np.uint32(plane[i + 1]) >> shift)] += 1
+        counts[size * np.uint32(2) + (np.uint32(plane[i + 2]) >> shift)] += 1
+        counts[size * np.uint32(3) + (np.uint32(plane[i + 3]) >> shift)] += 1
+    for i in range(n // 4 * 4, n):
+        counts[np.uint32(plane[i]) >> shift] += 1
+    for k in range(_LEVELS):
+        counts[k] += counts[_LEVELS + k] + counts[2 * _LEVELS + k] + counts[3 * _LEVELS + k]
+
+
+@kernel
+def _equalize(plane, counts):
+    """Even out the histogram of a plane, by its upper 8 bits, as torchvision does; counts: int32 scratch."""
+    _count(plane, counts)
+    last = _LEVELS - 1
+    while counts[last] == 0:
+        last -= 1
+    step = (plane.shape[0] - counts[last]) // 255
+    up = np.uint32(8 * (plane.itemsize - 1))
+    if step == 0 and plane.itemsize == 1:
+        return
+    total = np.int64(step // 2)
+    for k in range(_LEVELS):
+        count = counts[k]
+        counts[k] = min(total // step, 255) << up if step else k << up
+        total += count
+    for i in range(plane.shape[0]):
+        plane[i] = counts[np.uint32(plane[i]) >> up]
+
+
+@kernel
+def _stretch(plane):
+    """Stretch the values of a plane over their whole range, in float32 as torchvision does."""
+    low, high = plane[0], plane[0]
+    for i in range(plane.shape[0]):
+        low, high = min(low, plane[i]), max(high, plane[i])
+    if low == high:
+        return
+    top = np.float32(255 if plane.itemsize == 1 else 65535)
+    least, scale = np.float32(low), (np.float32(high) - np.float32(low)) * np.float32(1 / np.float64(top))
+    for i in range(plane.shape[0]):
+        plane[i] = np.int32(min((np.float32(plane[i]) - least) / scale, top))
+
+
+@kernel
+def _sum_rows(above, row, below_it, sums):
+    for x in range(row.shape[0]):
+        sums[x] = np.float32(above[x]) + np.float32(row[x]) + np.float32(below_it[x])
+
+
+@kernel
+def _sharpen_row(row, sums, target, alpha, top):
+    """Blend the inner pixels of a row with their neighbourhood; target: from the second one on."""
+    before, after, inner = part(sums, 0, target.shape[0]), part(sums, 2, target.shape[0]), part(row, 1, target.shape[0])
+    middle = part(sums, 1, target.shape[0])
+    for x in range(target.shape[0]):
+        here = np.float32(inner[x])
+        total = before[x] + middle[x] + after[x] + np.float32(4) * here  # an exact whole number
+        off = np.rint(total * np.float32(1 / 13)) - here
+        # As torch adds a multiple: rounded once, to float32.
+        found = np.float32(np.float64(here) + alpha * np.float64(off))
+        target[x] = np.int32(min(max(found, np.float32(0)), top))
+
+
+@kernel
+def _sharpen(plane, height, width, factor, line):
+    """Blend a plane with its smoothed self, all but its edges, as torchvision does; line: float32, 3 * width."""
+    if height <= 2 or width <= 2:
+        return
+    alpha, top = np.float64(np.float32(1 - factor)), np.float32(255 if plane.itemsize == 1 else 65535)
+    sums, above, here = part(line, 0, width), part(line, width, width), part(line, 2 * width, width)
+    for x in range(width):
+        here[x] = np.float32(plane[x])
+    for y in range(1, height - 1):
+        above, here = here, above
+        row = part(plane, y * width, width)
+        for x in range(width):
+            here[x] = np.float32(row[x])
+        _sum_rows(above, here, part(plane, (y + 1) * width, width), sums)
+        _sharpen_row(here, sums, part(row, 1, width - 2), alpha, top)
+
+
+@kernel
+def draw_tone(code, numbers, words, more, drawn):
+    """Draw the numbers of an operation of this module for one sample, as `draw_colors` does."""
+    if code == op.PERMUTE:
+        which = below(words[0], 6)
+        first = which // 2
+        drawn[op.COLOR_SOURCES] = first
+        drawn[op.COLOR_SOURCES + 1] = (first + 1 + which % 2) % 3
+        drawn[op.COLOR_SOURCES + 2] = (first + 2 - which % 2) % 3
+        return True
+    drawn[op.COLOR_AMOUNT] = numbers[op.TONE_AMOUNT]
+    return unit(more[0]) < numbers[op.TONE_P]
+
+
+@kernel
+def tone_room(width):
+    """Return the float32 that `change_tones` works with."""
+    return max(3 * width, np.int64(_TABLES * _LEVELS))
+
+
+@kernel
+def change_tones(pixels, channels, height, width, drawn, line):
+    """Apply an operation of this module to an image in place.
+
+    Args:
+        pixels: uint8 or uint16, planes (height, width) one after the other.
+        channels, height, width: Of the image.
+        drawn: (NUM_COLOR,) float64, filled by `draw_tone`.
+        line: float32, `tone_room` values.
+    """
+    code, plane, amount = drawn[op.COLOR_CODE], height * width, drawn[op.COLOR_AMOUNT]
+    if code == op.POSTERIZE:
+        _posterize(part(pixels, 0, channels * plane), np.int64(amount))
+    elif code == op.PERMUTE and channels == 3:
+        _permute(pixels, plane, np.int64(drawn[op.COLOR_SOURCES]), np.int64(drawn[op.COLOR_SOURCES + 1]))
+    elif code != op.PERMUTE:
+        counts = i32_at(line.ctypes.data, _TABLES * _LEVELS)
+        for c in range(channels):
+            each = part(pixels, c * plane, plane)
+            if code == op.EQUALIZE:
+                _equalize(each, counts)
+            elif code == op.AUTOCONTRAST:
+                _stretch(each)
+            elif code == op.SHARPNESS:
+                _sharpen(each, height, width, amount, line)
