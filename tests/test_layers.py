@@ -15,7 +15,7 @@ EDGES = {
     "integrations": "superres loader batch transforms",
     "ray": "conversion batch store transforms format",
     "lab": "loader conversion batch show store transforms images format",
-    "loader": "batch store transforms format kernels",
+    "loader": "conversion batch store transforms format kernels",
     "conversion": "superres store images format kernels",
     "superres": "transforms kernels",
     "batch": "store transforms format kernels",

@@ -94,7 +94,19 @@ class LMDBDataset(ReadsMany):
                 f"transform={shown(transform)}: expected a function; dataset.transformed([...]) takes those of "
                 "lmdbloader.transforms"
             )
-        self.reader = Reader(path, io=io, cache_dir=cache_dir, cache_fraction=cache_fraction)
+        self._open(Reader(path, io=io, cache_dir=cache_dir, cache_fraction=cache_fraction), fields, transform, as_)
+
+    @classmethod
+    def of_reader(cls, reader: Reader) -> Self:
+        """Return all samples of a reader."""
+        dataset = cls.__new__(cls)
+        dataset._open(reader, None, None, None)
+        return dataset
+
+    def _open(
+        self, reader: Reader, fields: Sequence[str] | None, transform: Callable[[Any], Any] | None, as_: Form
+    ) -> None:
+        self.reader = reader
         names = field_names(fields, [(self.reader.place, self.reader.fields)])
         self.fields: dict[str, Field] = {name: self.reader.fields[name] for name in names}
         self._transform = transform

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy.typing as npt
 import torch
 
 from lmdbloader.base.arguments import whole
+from lmdbloader.base.system import clock_ns
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels import assemble_columns as at
@@ -31,6 +33,8 @@ _BITS = {dtype: bits for bits, dtype in _DTYPES.items()}
 # Bytes of a pixel between stages, at least: three channels of 16 bits.
 _LEAST_PIXEL_NBYTES = 6
 _ALIGNMENT = 64
+# Of images that Python decodes, so many bytes of pixels are held at a time.
+_GIVEN_NBYTES = 4 * 2**20
 
 
 def check_seed(seed: Any) -> int:
@@ -357,9 +361,26 @@ class Pipeline:
             CorruptError: A payload is damaged; names the sample and its source.
         """
         self.reader.index.check(rows)
-        given, _alive = self._decode_files(rows, clock) if self._has_files else (None, [])
-        if given is not None:
+        if not self._has_files:
+            self._run(rows, samples, epoch, out, batch_size, scratch, clock)
+            return
+        # A few at a time, so that what Python decodes takes little memory, and stays in the processor's caches.
+        places = np.arange(len(rows))
+        each = out[places // batch_size] + (places % batch_size)[:, None] * np.array([o.nbytes for o in self.outputs])
+        nbytes = sum(columns[at.RAW_NBYTES][rows].astype(np.int64) for columns in self._columns)
+        bounds = np.flatnonzero(np.diff(np.cumsum(nbytes) // _GIVEN_NBYTES, prepend=-1)).tolist()
+        for first, end in pairwise([*bounds, len(rows)]):
+            began = clock_ns()
+            given, _alive = self._given(rows[first:end], clock)
             scratch.set_given(given)
+            given_ns = clock_ns() - began
+            self._run(rows[first:end], samples[first:end], epoch, each[first:end], 1, scratch, clock)
+            self.reader.took(end - first, given_ns, clock_ns() - began)
+
+    def _run(
+        self, rows: I64, samples: I64, epoch: int, out: I64, batch_size: int, scratch: Scratch, clock: Clock
+    ) -> None:
+        """Make the call; see `read`."""
         scratch.set_rows(rows)
         scratch.set_samples(samples)
         scratch.set_out(out)
@@ -406,16 +427,16 @@ class Pipeline:
             scratch.failed,
         )  # fmt: skip
 
-    def _decode_files(self, rows: I64, clock: Clock) -> tuple[I64, list[npt.NDArray[Any]]]:
-        """Return (n, fields, 2) addresses and bytes of images that Python decodes, 0 for others, and their pixels."""
+    def _given(self, rows: I64, clock: Clock) -> tuple[I64, list[npt.NDArray[Any]]]:
+        """Return `given` of `assemble`, (n, fields, 2) int64, and the memory that it points to."""
         pixels: list[npt.NDArray[Any]] = []
         given = np.zeros((len(rows), len(self.fields), 2), np.int64)
         for f in range(len(self.fields)):
             codecs = self._columns[f][at.CODEC][rows]
             for j in np.flatnonzero(self.reader.decodes_in_python(codecs)).tolist():
-                image = self.reader.read_file(self.fields[f], int(rows[j]), verify=self._verify, clock=clock)
-                pixels.append(image)
-                given[j, f] = image.ctypes.data, image.nbytes
+                found = self.reader.read_given(self.fields[f], int(rows[j]), verify=self._verify, clock=clock)
+                pixels.append(found)
+                given[j, f] = found.ctypes.data, found.nbytes if found.ndim == 3 else -found.nbytes
         return given, pixels
 
     def _error(self, status: int, row: int, f: int) -> Exception:

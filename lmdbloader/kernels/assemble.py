@@ -195,7 +195,10 @@ def _read_image(file, i, columns, verify, given, described, affine, geometry, co
     if np.float64(height) * width * (channels * itemsize) != raw or raw == 0:
         return num.CHANGED
     row, plane = width, height * width
-    if given[0] != 0:
+    if given[1] < 0:  # a JPEG in memory
+        descriptor, at, nbytes = np.int64(-1), np.int64(0), -given[1]
+        file, codec, verify = (given[0], nbytes, descriptor, at, clock), np.uint8(num.CODEC_JPEG), False
+    if given[1] > 0:
         if raw != given[1]:
             return num.CHANGED
         address = np.uint64(given[0])
@@ -341,7 +344,7 @@ def assemble(
         columns: (fields, 2 x columns) int64: the addresses of the index's columns, and which of them have a number for
             each row; see `assemble_columns` for these, `described` and `rooms`.
         given: (n or 0, fields, 2) int64 addresses and bytes of (C, H, W) pixels that are decoded already, 0 for those
-            that are not.
+            that are not; of a JPEG's payload in memory, its bytes as a negative number.
         described: (fields, NUM_DESCRIBED) int64.
         affine: (fields, channels, 2) float32: factor and term of each channel where the values become float32.
         erased: (fields, erasings, channels) uint32, the bits that fill each erased rectangle.

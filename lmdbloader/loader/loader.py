@@ -160,7 +160,8 @@ class Loader(DataLoader[Any]):
         Arguments of torch's DataLoader that change nothing here are taken too, such as `sampler=None`.
 
         Args:
-            dataset: The dataset to read, or its path; what `lmdbloader.mix` returns; `lmdbloader.Clips`, whose samples
+            dataset: The dataset to read, or its path; a folder of images, or torchvision's ImageFolder, whose files are
+                then read as they are (see docs/how-to/from-imagefolder.md); what `lmdbloader.mix` returns; `lmdbloader.Clips`, whose samples
                 are windows; or torch's Subset or ConcatDataset of datasets. A `transform` of its own is called sample
                 by sample, which is slow.
             batch_size: Samples in a batch of this rank. With 1 and no transforms, images may differ in size.
@@ -219,7 +220,9 @@ class Loader(DataLoader[Any]):
         """
         given, mixture, clips, transforms = dataset, None, None, listed("transforms", transforms)
         if isinstance(dataset, str | bytes | os.PathLike):
-            dataset = LMDBDataset(os.fsdecode(dataset))
+            from lmdbloader.loader.image_files import open_path
+
+            dataset = open_path(os.fsdecode(dataset))
         elif type(dataset) is not LMDBDataset:
             from lmdbloader.loader.mixing import opened
 

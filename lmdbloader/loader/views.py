@@ -16,6 +16,7 @@ from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.many import overridden
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import Field
+from lmdbloader.loader.image_files import is_image_folder, of_image_folder
 from lmdbloader.store import Reader
 from lmdbloader.store.joined_reader import JoinedReader
 from lmdbloader.store.rows import join, shifted
@@ -44,6 +45,11 @@ def view_of(dataset: Any, call: str = "Loader") -> LMDBDataset:
         return view
     if type(dataset) is ConcatDataset:
         return union_of([view_of(part, call) for part in dataset.datasets], f"{call}(ConcatDataset)", dataset)
+    if is_image_folder(dataset):
+        inner = of_image_folder(dataset, call)
+        view = inner.with_rows(inner.stored_rows)
+        view._source = _Source((inner,), "", dataset)
+        return view
     if isinstance(dataset, Clips):
         raise OptionError(f"{call}: Clips are read as a whole. Choose frames first: Clips(dataset.where(...), 5).")
     if not isinstance(dataset, LMDBDataset):
@@ -89,7 +95,12 @@ class _Source:
 
 
 def _samples_of(given: Any) -> tuple[Any, ...]:
-    """Return the datasets in torch's Subset or ConcatDataset, and a hash of the numbers of a Subset; () for None."""
+    """Return the datasets in torch's Subset or ConcatDataset, and a hash of the numbers of a Subset; () for None.
+
+    Of torchvision's ImageFolder, its functions and the number of its samples.
+    """
+    if is_image_folder(given):
+        return given.transform, given.target_transform, len(given.samples)
     if type(given) is not Subset:
         return () if given is None else tuple(given.datasets)
     is_range = isinstance(given.indices, range)  # which takes no memory
@@ -137,6 +148,11 @@ def union_of(views: Sequence[LMDBDataset], call: str, given: ConcatDataset[Any] 
         union = first.with_rows(join([view.stored_rows for view in views]))
         union._source = _Source(views, call, given)
         return union
+    if not all(type(reader) is Reader for reader in readers.values()):
+        raise OptionError(
+            f"{call}: image files that were not converted are read as one folder only. Convert each, `lmdbloader "
+            "convert FOLDER OUT`, and join the datasets."
+        )
     joined = JoinedReader(list(readers.values()), list(first.fields))
     begins = dict(zip(readers, joined.firsts, strict=True))
     union = first.with_rows(range(0))

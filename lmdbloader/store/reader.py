@@ -628,6 +628,13 @@ class Reader:
         clock.tick(clock_words.DECODE)
         return values
 
+    def read_given(self, name: str, row: int, *, verify: bool = True, clock: Clock = NO_CLOCK) -> npt.NDArray[Any]:
+        """Return what `read_file` returns, or the payload (n,) uint8 of a JPEG that kernels decode."""
+        return self.read_file(name, row, verify=verify, clock=clock)
+
+    def took(self, num_images: int, opening_ns: int, all_ns: int) -> None:
+        """Note how long some images took, with some from `read_given`: until these were there, and in the batch."""
+
     def stored_bytes(
         self, name: str, row: int, *, verify: bool = True, clock: Clock = NO_CLOCK, again: bool = True
     ) -> bytes:
