@@ -13,8 +13,8 @@ import numpy.typing as npt
 import torch
 
 from lmdbloader.base.arguments import whole
-from lmdbloader.base.system import clock_ns
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
+from lmdbloader.base.system import clock_ns
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels import assemble_columns as at
 from lmdbloader.kernels import entries

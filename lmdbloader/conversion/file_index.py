@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,11 +17,11 @@ import numpy.typing as npt
 
 from lmdbloader.base.cores import count_own_cores
 from lmdbloader.base.progress import watched
-from lmdbloader.base.text import command, first_of
+from lmdbloader.base.text import command
 from lmdbloader.base.user_cache import cache_folder
 from lmdbloader.conversion.doubts import refuse_mistaken
 from lmdbloader.conversion.sources.layouts import list_sources
-from lmdbloader.conversion.sources.listing import Names, as_text
+from lmdbloader.conversion.sources.listing import Names
 from lmdbloader.errors import ImageError, OptionError
 from lmdbloader.format.layout import bits_of
 from lmdbloader.images.decode import DecodePolicy, inspect_image, is_jpeg

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,9 @@ from lmdbloader.kernels.codec_numbers import DAMAGES, SEEK_ENTRY_NBYTES
 from lmdbloader.store.index import VERIFIED, Index, Names, Texts
 from lmdbloader.store.opening import IO, DataFile
 from lmdbloader.store.reader import Reader
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 U8 = npt.NDArray[np.uint8]
 _logger = logging.getLogger("lmdbloader")
@@ -107,7 +110,7 @@ class FileReader(Reader):
     def __setstate__(self, state: Any) -> None:
         FileReader.__init__(self, state)
 
-    def with_io(self, io: IO) -> Reader:
+    def with_io(self, io: IO) -> Self:
         """Return this reader: files are read by their descriptors."""
         return self
 
@@ -200,10 +203,10 @@ class FileReader(Reader):
             return
         self._times = None
         share, each = times[1] / times[2], times[1] / 1e6 / (times[0] - _FIRST)
-        line = command("convert", self.path, f"{self.path.name}.lmdb")
         _logger.warning(
-            "lmdbloader: %s is read as it is. Of the time of its first batches, opening and decoding files took %.0f %% "
-            "(%.2f ms an image), which a conversion does once: %s", plain(str(self.path)), 100 * share, each, line
+            "lmdbloader: %s is read as it is: opening and decoding files took %.0f %% of the time of its first batches "
+            "(%.2f ms an image), which a conversion does once: %s",
+            plain(str(self.path)), 100 * share, each, command("convert", self.path, f"{self.path.name}.lmdb"),
         )  # fmt: skip
 
 
@@ -221,9 +224,9 @@ def _manifest(files: FileIndex) -> Manifest:
     facts, names = files.facts, files.names
     digest = hashlib.blake2b(names.text, digest_size=16)
     for column in (names.bounds, facts[:, NBYTES], files.labels):
-        digest.update(b"" if column is None else np.ascontiguousarray(column, "<i8"))
+        digest.update(b"" if column is None else column.astype("<i8").tobytes())
     content = f"files:{digest.hexdigest()}"
-    digest.update(np.ascontiguousarray(facts[:, CHANGED_NS], "<i8"))
+    digest.update(facts[:, CHANGED_NS].astype("<i8").tobytes())
     columns = {
         "stored_nbytes": facts[:, NBYTES], "raw_nbytes": _raw_nbytes(facts), "codec": np.array([CODEC_FILE]),
         "height": facts[:, HEIGHT], "width": facts[:, WIDTH], "channels": facts[:, CHANNELS], "bits": facts[:, BITS],

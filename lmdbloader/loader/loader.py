@@ -160,10 +160,10 @@ class Loader(DataLoader[Any]):
         Arguments of torch's DataLoader that change nothing here are taken too, such as `sampler=None`.
 
         Args:
-            dataset: The dataset to read, or its path; a folder of images, or torchvision's ImageFolder, whose files are
-                then read as they are (see docs/how-to/from-imagefolder.md); what `lmdbloader.mix` returns; `lmdbloader.Clips`, whose samples
+            dataset: The dataset to read, or its path; what `lmdbloader.mix` returns; `lmdbloader.Clips`, whose samples
                 are windows; or torch's Subset or ConcatDataset of datasets. A `transform` of its own is called sample
-                by sample, which is slow.
+                by sample, which is slow. Or a folder of images, or torchvision's ImageFolder, whose files are then
+                read as they are, as a conversion would (docs/how-to/from-imagefolder.md).
             batch_size: Samples in a batch of this rank. With 1 and no transforms, images may differ in size.
             shuffle: True is `order="random"`, as training needs it; False is `order="sequential"`, and so is None
                 without an `order`, as in torch's DataLoader.
