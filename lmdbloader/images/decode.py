@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 
 from lmdbloader.errors import ImageError, OptionError
-from lmdbloader.images import jpeg, pillow, png, pnm, rasters
+from lmdbloader.images import jpeg, modern, pillow, png, pnm, rasters
 from lmdbloader.images.header import ImageHeader, Pixels
 
 __all__ = [
@@ -29,7 +29,8 @@ AlphaPolicy: TypeAlias = Literal["refuse", "drop", "white"]
 
 #: The suffixes (lower case, with the dot) of files that are read as images; the kind follows from a file's content.
 IMAGE_SUFFIXES = frozenset(
-    {".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"}
+    {".avif", ".bmp", ".gif", ".heic", ".heif", ".jpeg", ".jpg", ".jxl", ".pbm", ".pgm", ".png", ".pnm", ".ppm"}
+    | {".tif", ".tiff", ".webp"}
 )
 #: Suffixes of files that are read as images only in folders without files of the other suffixes.
 RASTER_SUFFIXES = frozenset({".dcm", ".exr", ".npy"})
@@ -42,6 +43,7 @@ _READERS: tuple[tuple[bytes, Callable[[memoryview, str], ImageHeader]], ...] = (
     *((signature, pillow.read_gif) for signature in pillow.GIF_SIGNATURES),
     *((signature, rasters.read_tiff) for signature in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")),
     (b"RIFF", pillow.read_webp),
+    *((signature, modern.read_jxl) for signature in modern.JXL_SIGNATURES),
     (rasters.NPY_SIGNATURE, rasters.read_npy),
     (rasters.EXR_SIGNATURE, rasters.read_exr),
 )
@@ -91,9 +93,11 @@ def read_header(data: bytes | bytearray | memoryview, name: str = "<bytes>") -> 
     for signature, read_header in _READERS:
         if start.startswith(signature):
             return read_header(view, name)
+    if modern.is_box_file(start):
+        return modern.read_box_file(view, name)
     if view[rasters.DICOM_AT :][:4] == rasters.DICOM_SIGNATURE:
         return rasters.read_dicom(view, name)
-    kinds = "PNG, JPEG, BMP, GIF, TIFF, WebP, PNM, NPY, EXR, DICOM"
+    kinds = "PNG, JPEG, BMP, GIF, TIFF, WebP, AVIF, HEIC, JPEG XL, PNM, NPY, EXR, DICOM"
     raise ImageError(name, f"not an image of a supported kind ({kinds}): {describe_start(start)}")
 
 
@@ -156,7 +160,7 @@ def decode_image(
     name: str = "<bytes>",
     at_least: tuple[int, int] | None = None,
 ) -> Pixels:
-    """Decode one image file's bytes: PNG, JPEG, BMP, GIF, TIFF, WebP, PBM, PGM, PPM, NPY, EXR or DICOM.
+    """Decode one image file's bytes, of one of the kinds in `read_header`.
 
     Args:
         data: The whole file's content.
@@ -241,7 +245,7 @@ def is_image_start(start: bytes) -> bool:
     >>> is_image_start(b"P6 3 2 255 "), is_image_start(b"")
     (True, False)
     """
-    return any(start.startswith(signature) for signature, _ in _READERS)
+    return modern.is_box_file(start) or any(start.startswith(signature) for signature, _ in _READERS)
 
 
 def describe_start(start: bytes) -> str:

@@ -54,8 +54,8 @@ def read_tiff(data: memoryview, name: str) -> ImageHeader:
 
 
 def _read_tiff(data: memoryview, name: str, *, keep_unnamed: bool) -> ImageHeader:
-    tifffile = _package("tifffile", "a TIFF file of this kind", name)
-    with _explained("TIFF header", name):
+    tifffile = package("tifffile", "a TIFF file of this kind", name)
+    with explained("TIFF header", name):
         file = tifffile.TiffFile(io.BytesIO(data), is_ome=False)  # which may name other files
         page = file.pages.first
         num_images = sum(series.size for series in file.series) // max(1, page.size)
@@ -79,7 +79,7 @@ def _read_tiff(data: memoryview, name: str, *, keep_unnamed: bool) -> ImageHeade
     taken = [number for number in range(samples) if number not in alphas][: samples - len(alphas) - num_unnamed]
 
     def decode() -> Pixels:
-        with _explained("TIFF data", name):
+        with explained("TIFF data", name):
             parts = list(zip(page.dataoffsets, page.databytecounts, strict=True))
             if len(parts) < math.prod(page.chunked) or not all(0 < at < at + n <= len(data) for at, n in parts):
                 raise ImageError(name, "the TIFF file is cut short, or some of its tiles or strips are missing")
@@ -98,7 +98,7 @@ def _read_tiff(data: memoryview, name: str, *, keep_unnamed: bool) -> ImageHeade
 def read_npy(data: memoryview, name: str) -> ImageHeader:
     """Read the header of an array (H, W) or (H, W, C) in NumPy's format; pickled ones are refused."""
     file = io.BytesIO(data[:_MOST_HEADER])
-    with _explained("NPY header", name):
+    with explained("NPY header", name):
         readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
         shape, is_fortran, dtype = readers[np.lib.format.read_magic(file)](file)
     if len(shape) not in (2, 3):
@@ -125,7 +125,7 @@ def read_exr(data: memoryview, name: str) -> ImageHeader:
     """Read the header of an OpenEXR file: channels in `_exr_order`, and A as alpha."""
     if int.from_bytes(data[4:8], "little") & _EXR_DEEP_OR_PARTS:
         raise ImageError(name, "an EXR file with several parts or deep pixels; expected a single flat image")
-    with _explained("EXR header", name):
+    with explained("EXR header", name):
         values = _exr_attributes(data)
         window, shown = (struct.unpack("<4i", values[f"{kind}Window"]) for kind in ("data", "display"))
         channels = [(c.decode(), *struct.unpack("<4i", v)) for c, v in _EXR_CHANNEL.findall(values["channels"])]
@@ -143,10 +143,10 @@ def read_exr(data: memoryview, name: str) -> ImageHeader:
     has_alpha = "A" in found and names != ["A"]
     types = set(found.values())
     dtype = "float16" if types == {_EXR_HALF} else "float32" if types <= {_EXR_HALF, _EXR_FLOAT} else "uint32"
-    openexr = _package("OpenEXR", "an EXR file", name)
+    openexr = package("OpenEXR", "an EXR file", name)
 
     def decode() -> Pixels:
-        with _explained("EXR data", name):
+        with explained("EXR data", name):
             # Only `header()` and `File` crash on damaged attributes.
             kind = importlib.import_module("Imath").PixelType(_EXR_HALF if dtype == "float16" else _EXR_FLOAT)
             planes = openexr.InputFile(io.BytesIO(data)).channels([*names, *["A"] * has_alpha], kind)
@@ -174,8 +174,8 @@ def _exr_attributes(data: memoryview) -> dict[str, bytes]:
 
 def read_dicom(data: memoryview, name: str) -> ImageHeader:
     """Read the header of a DICOM file with one frame; see `docs/how-to/convert-sources.md` for what pixels become."""
-    pydicom = _package("pydicom", "a DICOM file", name)
-    with _explained("DICOM header", name):
+    pydicom = package("pydicom", "a DICOM file", name)
+    with explained("DICOM header", name):
         file = pydicom.dcmread(io.BytesIO(data), stop_before_pixels=True)
         height, width, channels = int(file.Rows), int(file.Columns), int(file.get("SamplesPerPixel", 1))
         bits, stored, kind = int(file.BitsAllocated), int(file.BitsStored), str(file.PhotometricInterpretation)
@@ -194,7 +194,7 @@ def read_dicom(data: memoryview, name: str) -> ImageHeader:
     dtype = "float32" if is_scaled and bits in (8, 16) else f"uint{bits}"
 
     def decode() -> Pixels:
-        with _explained("DICOM data", name):
+        with explained("DICOM data", name):
             array = pydicom.pixels.pixel_array(pydicom.dcmread(io.BytesIO(data))).reshape(height, width, channels)
             if is_inverse and int(array.max()) >= 2**stored:
                 raise ImageError(name, f"the DICOM file has values of more than its {stored} bits")
@@ -215,7 +215,7 @@ def _header(
     return ImageHeader(height, width, channels, np.dtype(dtype), False, 1, decode)
 
 
-def _package(module: str, what: str, name: str) -> Any:
+def package(module: str, what: str, name: str) -> Any:
     """Import an optional package. If it is missing, no policy leaves a whole folder out: that is an OptionError."""
     try:
         return importlib.import_module(module)
@@ -225,7 +225,7 @@ def _package(module: str, what: str, name: str) -> Any:
 
 
 @contextmanager
-def _explained(what: str, name: str) -> Iterator[None]:
+def explained(what: str, name: str) -> Iterator[None]:
     """Raise nearly anything that hostile bytes make a parser raise as ImageError."""
     try:
         yield
