@@ -151,14 +151,16 @@ class _Cached:
     def __init__(self, names: Names) -> None:
         own, name = cache_folder(), hashlib.blake2b(names.folder, digest_size=16).hexdigest()
         self._path = None if own is None else own / _CACHE / f"{name}.npz"
-        self._names, self._facts, self._rows = names, np.zeros((0, NUM_FACTS), np.int64), dict[bytes, int]()
+        self._names, self._text, self._rows = names, b"", dict[bytes, int]()
+        self._facts = np.zeros((0, NUM_FACTS), np.int64)
         if self._path is None:
             return
-        with suppress(OSError, ValueError, KeyError, BadZipFile), np.load(self._path) as kept:
+        with suppress(OSError, EOFError, ValueError, KeyError, BadZipFile), open(self._path, "rb") as file:
+            kept = np.load(file)
             text, bounds, facts = kept["text"].tobytes(), kept["bounds"], kept["facts"]
             if facts.dtype == np.int64 and facts.shape == (len(bounds) - 1, NUM_FACTS):
                 self._rows = {name: row for row, name in enumerate(Names(names.folder, text, bounds))}
-                self._facts = facts
+                self._text, self._facts = text, facts
 
     def facts(self, number: int, status: os.stat_result) -> I64 | None:
         """Return the facts about a file if it has still the same size and the same time of its last change."""
@@ -170,7 +172,7 @@ class _Cached:
 
     def keep(self, facts: I64) -> None:
         """Replace what is kept, unless it is the same; what cannot be written is found again."""
-        if self._path is None or np.array_equal(facts, self._facts):
+        if self._path is None or (self._text == self._names.text and np.array_equal(facts, self._facts)):
             return
         with suppress(OSError):
             folder = self._path.parent
