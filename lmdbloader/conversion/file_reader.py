@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +26,8 @@ from lmdbloader.conversion.file_index import (
     WIDTH,
     FileIndex,
 )
+from lmdbloader.conversion.sources import listing
+from lmdbloader.conversion.sources.listing import as_text
 from lmdbloader.errors import CorruptError, ImageError
 from lmdbloader.format.codecs import planes
 from lmdbloader.format.index import Facts, IndexLayout
@@ -78,8 +81,11 @@ class _Index(Index):
         for name, kind in expected.items():
             if kind != "names":
                 self.columns[name] = np.ascontiguousarray(np.broadcast_to(columns[name], (count,)), kind)
-        texts = np.frombuffer(files.names.text, np.uint8)
-        sources = Texts(files.names.bounds, texts, VERIFIED, str(files.folder))
+        names = files.names
+        if (text := as_text(names.text).encode()) != names.text:
+            names = listing.Names.join(b"", (as_text(name).encode() for name in names))
+            text = names.text
+        sources = Texts(names.bounds, np.frombuffer(text, np.uint8), VERIFIED, str(files.folder))
         self.names = {"source": Names(np.arange(count, dtype=np.int32), sources, VERIFIED)}
         self.facts = manifest.index.facts
 
@@ -102,7 +108,7 @@ class FileReader(Reader):
         self.io = "mmap"
         self._tables: dict[int, U8 | None] = {}  # None of a JPEG that kernels do not decode
         self._tables_nbytes = 0
-        self._times: list[int] | None = [0, 0, 0]
+        self._times = [[0, 0, 0]]  # none once they were reported
 
     def __getstate__(self) -> Any:
         return self.files
@@ -192,22 +198,20 @@ class FileReader(Reader):
 
     def took(self, num_images: int, opening_ns: int, all_ns: int) -> None:
         """Note the time of some images: until their payloads or pixels were there, and until they were in the batch."""
-        times = self._times
-        if times is None:
-            return
-        before = times[0]
-        times[0] += num_images
-        if before >= _FIRST:
-            times[1], times[2] = times[1] + opening_ns, times[2] + all_ns
-        if times[0] < _TIMED or not times[2]:
-            return
-        self._times = None
-        share, each = times[1] / times[2], times[1] / 1e6 / (times[0] - _FIRST)
-        _logger.warning(
-            "lmdbloader: %s is read as it is: opening and decoding files took %.0f %% of the time of its first batches "
-            "(%.2f ms an image), which a conversion does once: %s",
-            plain(str(self.path)), 100 * share, each, command("convert", self.path, f"{self.path.name}.lmdb"),
-        )  # fmt: skip
+        for times in self._times[:1]:
+            if times[0] >= _FIRST:
+                times[1], times[2] = times[1] + opening_ns, times[2] + all_ns
+            times[0] += num_images
+            if times[0] < _TIMED or not times[2]:
+                continue
+            with suppress(IndexError):  # of all threads, one reports
+                self._times.pop()
+                share, each = times[1] / times[2], times[1] / 1e6 / (times[0] - _FIRST)
+                _logger.warning(
+                    "lmdbloader: %s is read as it is: opening and decoding files took %.0f %% of the time of its first "
+                    "batches (%.2f ms an image), which a conversion does once: %s",
+                    plain(str(self.path)), 100 * share, each, command("convert", self.path, f"{self.path.name}.lmdb"),
+                )  # fmt: skip
 
 
 def _raw_nbytes(facts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
