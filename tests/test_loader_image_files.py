@@ -317,6 +317,13 @@ def test_a_folder_without_any_image_that_can_be_used(tmp_path: Path) -> None:
         Loader(tmp_path / "photos")
 
 
+def test_names_that_are_not_text(folder: Path) -> None:
+    (folder / "06.jpg").rename(os.fsencode(folder) + b"/\xff.jpg")
+    loader = Loader(folder, 4, shuffle=False)
+    assert sum(len(batch.image) for batch in loader) == 12
+    assert loader.dataset.reader.source(11) == r"\xff.jpg"
+
+
 def test_a_folder_of_many_files(folder: Path) -> None:
     for number in range(3000):
         os.link(folder / "00.jpg", folder / f"more{number}.jpg")

@@ -30,10 +30,10 @@ I64 = npt.NDArray[np.int64]
 
 #: As a conversion without options.
 POLICY = DecodePolicy()
-#: The columns of `FileIndex.facts`: bytes and last change (ns since 1970) of the file; of the upright image rows,
-#: columns, channels and `bits`; and the orientation that makes it upright.
-NBYTES, CHANGED_NS, HEIGHT, WIDTH, CHANNELS, BITS, ORIENTATION, NUM_FACTS = range(8)
-
+# What is kept of each file: its bytes and its last change (ns since 1970); of the upright image rows, columns, channels
+# and `bits`; and the orientation that makes it upright.
+_FACTS = ("stored_nbytes", "changed_ns", "height", "width", "channels", "bits", "orientation")
+_HEIGHT = 2
 # Nearly every JPEG has its frame header in so many bytes.
 _HEAD_NBYTES = 64 * 1024
 _FILES_AT_ONCE = 64
@@ -49,14 +49,15 @@ class FileIndex:
 
     Attributes:
         names: Their paths below a folder.
-        facts: (n, NUM_FACTS) int64. A file that cannot be used has the shape of one that can.
+        columns: (n,) int64 each: those of a dataset's index, by the ends of their names, with "changed_ns" and
+            "orientation". A file that cannot be used has the shape of one that can.
         labels: (n,) int64, of class folders.
         classes: Class names by label.
         problems: Why files cannot be used, by number.
     """
 
     names: Names
-    facts: I64
+    columns: Mapping[str, I64]
     labels: I64 | None = None
     classes: tuple[str, ...] = ()
     problems: Mapping[int, str] = field(default_factory=dict)
@@ -64,11 +65,6 @@ class FileIndex:
     def path(self, number: int) -> str:
         """Return the path of a file."""
         return os.fsdecode(self.names.path(number))
-
-    @property
-    def folder(self) -> Path:
-        """The folder, absolute."""
-        return Path(os.fsdecode(self.names.folder))
 
 
 def index_folder(place: Path) -> FileIndex:
@@ -101,7 +97,7 @@ def index_samples(root: str, samples: Sequence[tuple[str, int]], classes: Sequen
 
 def _found(names: Names, labels: I64 | None, classes: Sequence[str]) -> FileIndex:
     cached = _Cached(names)
-    facts, problems = np.zeros((len(names), NUM_FACTS), np.int64), dict[int, str]()
+    facts, problems = np.zeros((len(names), len(_FACTS)), np.int64), dict[int, str]()
 
     def look(first: int) -> int:
         numbers = range(first, min(first + _FILES_AT_ONCE, len(names)))
@@ -120,14 +116,15 @@ def _found(names: Names, labels: I64 | None, classes: Sequence[str]) -> FileInde
         done = pool.map(look, range(0, len(names), _FILES_AT_ONCE))
         for _ in watched("reading the headers of images", done, len(names), lambda count: count):
             pass
-    usable = np.flatnonzero(facts[:, HEIGHT])
+    usable = np.flatnonzero(facts[:, _HEIGHT])
     if not len(usable):
         number, reason = next(iter(problems.items()))
         raise ImageError(os.fsdecode(names.path(number)), f"{reason}. None of {len(names):,} images can be used")
     cached.keep(facts)
-    unusable = facts[:, HEIGHT] == 0
-    facts[unusable, HEIGHT:] = facts[usable[0], HEIGHT:]
-    return FileIndex(names, facts, labels, tuple(classes), problems)
+    facts[facts[:, _HEIGHT] == 0, _HEIGHT:] = facts[usable[0], _HEIGHT:]
+    found = dict(zip(_FACTS, np.ascontiguousarray(facts.T), strict=True))
+    found["raw_nbytes"] = found["height"] * found["width"] * found["channels"] * (found["bits"] // 8)
+    return FileIndex(names, found, labels, tuple(classes), problems)
 
 
 def _inspect(path: str) -> tuple[int, ...]:
@@ -139,10 +136,8 @@ def _inspect(path: str) -> tuple[int, ...]:
             with suppress(ImageError):  # if it does not end here, all of the file is read
                 header = inspect_image(data, POLICY, name=path)
         header = header or inspect_image(data + file.readall(), POLICY, name=path)
-    orientation = header.orientation
-    return (
-        status.st_size, status.st_mtime_ns, *header.upright, header.channels, bits_of(header.dtype), orientation
-    )  # fmt: skip
+    shape = (*header.upright, header.channels, bits_of(header.dtype))
+    return status.st_size, status.st_mtime_ns, *shape, header.orientation
 
 
 class _Cached:
@@ -152,23 +147,23 @@ class _Cached:
         own, name = cache_folder(), hashlib.blake2b(names.folder, digest_size=16).hexdigest()
         self._path = None if own is None else own / _CACHE / f"{name}.npz"
         self._names, self._text, self._rows = names, b"", dict[bytes, int]()
-        self._facts = np.zeros((0, NUM_FACTS), np.int64)
+        self._facts = np.zeros((0, len(_FACTS)), np.int64)
         if self._path is None:
             return
         with suppress(OSError, EOFError, ValueError, KeyError, BadZipFile), open(self._path, "rb") as file:
             kept = np.load(file)
             text, bounds, facts = kept["text"].tobytes(), kept["bounds"], kept["facts"]
-            if facts.dtype == np.int64 and facts.shape == (len(bounds) - 1, NUM_FACTS):
+            if facts.dtype == np.int64 and facts.shape == (len(bounds) - 1, len(_FACTS)):
                 self._rows = {name: row for row, name in enumerate(Names(names.folder, text, bounds))}
                 self._text, self._facts = text, facts
 
     def facts(self, number: int, status: os.stat_result) -> I64 | None:
         """Return the facts about a file if it has still the same size and the same time of its last change."""
         row = self._rows.get(self._names[number])
-        if row is None or not self._facts[row, HEIGHT]:
+        if row is None or not self._facts[row, _HEIGHT]:
             return None
-        found = self._facts[row]
-        return found if (found[NBYTES], found[CHANGED_NS]) == (status.st_size, status.st_mtime_ns) else None
+        is_same = (*self._facts[row, :2],) == (status.st_size, status.st_mtime_ns)
+        return self._facts[row] if is_same else None
 
     def keep(self, facts: I64) -> None:
         """Replace what is kept, unless it is the same; what cannot be written is found again."""

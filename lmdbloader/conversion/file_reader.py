@@ -6,6 +6,7 @@ import hashlib
 import logging
 import os
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,24 +16,14 @@ from lmdbloader.base import clock_words
 from lmdbloader.base.disk_errors import DISK_FAILED
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
 from lmdbloader.base.text import command, plain
-from lmdbloader.conversion.file_index import (
-    BITS,
-    CHANGED_NS,
-    CHANNELS,
-    HEIGHT,
-    NBYTES,
-    ORIENTATION,
-    POLICY,
-    WIDTH,
-    FileIndex,
-)
+from lmdbloader.conversion.file_index import POLICY, FileIndex
 from lmdbloader.conversion.sources import listing
 from lmdbloader.conversion.sources.listing import as_text
 from lmdbloader.errors import CorruptError, ImageError
 from lmdbloader.format.codecs import planes
-from lmdbloader.format.index import Facts, IndexLayout
+from lmdbloader.format.index import Facts, IndexLayout, extremes_of
 from lmdbloader.format.jpeg_payload import is_recoded, pack
-from lmdbloader.format.layout import CODEC_FILE, Field, index_columns, make_field
+from lmdbloader.format.layout import CODEC_FILE, index_columns, make_field
 from lmdbloader.format.manifest import Manifest
 from lmdbloader.images.decode import decode_image, is_jpeg
 from lmdbloader.kernels.codec_numbers import DAMAGES, SEEK_ENTRY_NBYTES
@@ -46,7 +37,8 @@ if TYPE_CHECKING:
 U8 = npt.NDArray[np.uint8]
 _logger = logging.getLogger("lmdbloader")
 
-# Seek tables of so many bytes are kept, those of about 150,000 photographs: without its table a JPEG is decoded twice.
+# Seek tables of so many bytes are kept, those of about 150,000 photographs, and recoded progressive files among them:
+# without its table a JPEG is decoded twice.
 _TABLES_NBYTES = 256 * 2**20
 # Rows and columns from one entry of a seek table to the next, at least.
 _STEP_DOWN, _STEP_ACROSS = 8, 32
@@ -68,15 +60,11 @@ class _Index(Index):
     def __init__(self, files: FileIndex, manifest: Manifest) -> None:
         expected = index_columns(manifest.fields, with_source=True)
         self.column_names, self._blocks = tuple(expected), VERIFIED
-        self._manifest, self._path = manifest, files.folder
-        facts, count = files.facts, len(files.names)
-        nbytes = facts[:, NBYTES]
-        columns: dict[str, Any] = {
-            "top": 0, "left": 0, "label": files.labels, "image.offset": np.cumsum(nbytes) - nbytes,
-            "image.stored_nbytes": nbytes, "image.raw_nbytes": _raw_nbytes(facts), "image.checksum": 0,
-            "image.codec": CODEC_FILE, "image.height": facts[:, HEIGHT], "image.width": facts[:, WIDTH],
-            "image.channels": facts[:, CHANNELS], "image.bits": facts[:, BITS],
-        }  # fmt: skip
+        self._manifest, self._path, count = manifest, Path(os.fsdecode(files.names.folder)), len(files.names)
+        columns: dict[str, Any] = {f"image.{part}": column for part, column in files.columns.items()}
+        ends = np.cumsum(files.columns["stored_nbytes"])
+        columns |= {"image.offset": ends - files.columns["stored_nbytes"], "image.checksum": 0}
+        columns |= {"image.codec": CODEC_FILE, "top": 0, "left": 0, "label": files.labels}
         self.columns, self.texts = {}, {}
         for name, kind in expected.items():
             if kind != "names":
@@ -85,7 +73,7 @@ class _Index(Index):
         if (text := as_text(names.text).encode()) != names.text:
             names = listing.Names.join(b"", (as_text(name).encode() for name in names))
             text = names.text
-        sources = Texts(names.bounds, np.frombuffer(text, np.uint8), VERIFIED, str(files.folder))
+        sources = Texts(names.bounds, np.frombuffer(text, np.uint8), VERIFIED, str(self._path))
         self.names = {"source": Names(np.arange(count, dtype=np.int32), sources, VERIFIED)}
         self.facts = manifest.index.facts
 
@@ -103,10 +91,11 @@ class FileReader(Reader):
     def __init__(self, files: FileIndex) -> None:
         """Take files whose headers are known."""
         self.files, self._remote = files, None
-        self.path, self.manifest = files.folder, _manifest(files)
+        self.path, self.manifest = Path(os.fsdecode(files.names.folder)), _manifest(files)
         self._use(_NoFile((), "pread", self.path), _Index(files, self.manifest))
         self.io = "mmap"
-        self._tables: dict[int, U8 | None] = {}  # None of a JPEG that kernels do not decode
+        # Of a JPEG its table, the whole payload if it is recoded, or None if kernels do not decode it.
+        self._tables: dict[int, U8 | None] = {}
         self._tables_nbytes = 0
         self._times = [[0, 0, 0]]  # none once they were reported
 
@@ -150,7 +139,7 @@ class FileReader(Reader):
         """
         if row in self.files.problems:
             raise self.corrupt(name, row, self.files.problems[row])
-        path, facts = self.files.path(row), self.files.facts[row]
+        path, known = self.files.path(row), self.files.columns
         try:
             with open(path, "rb", 0) as file:
                 status = os.fstat(file.fileno())
@@ -159,7 +148,7 @@ class FileReader(Reader):
         except OSError as error:
             advice = " Put a copy in its place." if error.errno in DISK_FAILED else ""
             raise self.corrupt(name, row, f"cannot be read ({error.strerror}).{advice}") from error
-        if len(data) != facts[NBYTES] or status.st_mtime_ns != facts[CHANGED_NS]:
+        if (len(data), status.st_mtime_ns) != (known["stored_nbytes"][row], known["changed_ns"][row]):
             raise self.corrupt(name, row, "has changed since the Loader was made. Make another Loader.")
         clock.tick(clock_words.READ)
         clock.add(clock_words.NBYTES, len(data))
@@ -181,8 +170,10 @@ class FileReader(Reader):
         """Return the payload of a JPEG; None if kernels do not decode it."""
         if row in self._tables:
             table = self._tables[row]
-            return None if table is None else np.concatenate([np.frombuffer(data, np.uint8), table])
-        orientation = int(self.files.facts[row, ORIENTATION])
+            if table is None or is_recoded(table.data):
+                return table
+            return np.concatenate([np.frombuffer(data, np.uint8), table])
+        orientation = int(self.files.columns["orientation"][row])
         # Recoded it would be decoded faster, but only a progressive file has to be.
         packed = pack(data, orientation, fast=False) or pack(data, orientation, fast=True)
         if packed is None:
@@ -191,8 +182,8 @@ class FileReader(Reader):
         payload, nbytes = packed
         if nbytes != self.index.value(f"{name}.raw_nbytes", row):
             raise self.corrupt(name, row, "has another size than its header says")
-        if not is_recoded(payload.data) and self._tables_nbytes < _TABLES_NBYTES:
-            self._tables[row] = table = payload[len(data) :].copy()
+        if self._tables_nbytes < _TABLES_NBYTES:
+            self._tables[row] = table = payload if is_recoded(payload.data) else payload[len(data) :].copy()
             self._tables_nbytes += table.nbytes
         return payload
 
@@ -214,37 +205,26 @@ class FileReader(Reader):
                 )  # fmt: skip
 
 
-def _raw_nbytes(facts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the bytes of the pixels of files (n,)."""
-    raw: npt.NDArray[np.int64] = facts[:, HEIGHT] * facts[:, WIDTH] * facts[:, CHANNELS] * (facts[:, BITS] // 8)
-    return raw
-
-
 def _manifest(files: FileIndex) -> Manifest:
     """Return the manifest of files; its digests are of their names, labels and sizes, and of their times too."""
-    fields: list[Field] = [make_field("image", "image")]
-    if files.labels is not None:
-        fields.append(make_field("label", "int"))
-    facts, names = files.facts, files.names
+    image, names, columns = make_field("image", "image"), files.names, files.columns
     digest = hashlib.blake2b(names.text, digest_size=16)
-    for column in (names.bounds, facts[:, NBYTES], files.labels):
+    for column in (names.bounds, columns["stored_nbytes"], files.labels):
         digest.update(b"" if column is None else column.astype("<i8").tobytes())
     content = f"files:{digest.hexdigest()}"
-    digest.update(facts[:, CHANGED_NS].astype("<i8").tobytes())
-    columns = {
-        "stored_nbytes": facts[:, NBYTES], "raw_nbytes": _raw_nbytes(facts), "codec": np.array([CODEC_FILE]),
-        "height": facts[:, HEIGHT], "width": facts[:, WIDTH], "channels": facts[:, CHANNELS], "bits": facts[:, BITS],
-    }  # fmt: skip
-    extremes = {part: (int(column.min()), int(column.max())) for part, column in columns.items()}
-    totals = {part: int(columns[part].sum()) for part in ("stored_nbytes", "raw_nbytes")}
-    side, pixels = int(facts[:, [HEIGHT, WIDTH]].max()), int((facts[:, HEIGHT] * facts[:, WIDTH]).max())
+    digest.update(columns["changed_ns"].astype("<i8").tobytes())
+    found = {**columns, "codec": np.array([CODEC_FILE])}
+    extremes = {part: (int(found[part].min()), int(found[part].max())) for part in extremes_of(image)}
+    totals = {part: int(found[part].sum()) for part in ("stored_nbytes", "raw_nbytes")}
+    side, pixels = max(extremes["height"][1], extremes["width"][1]), int((found["height"] * found["width"]).max())
     # Of a payload: the file and its table, or the file recoded, which is at most twice as long.
     entries = (side // _STEP_DOWN + 1) * (side // _STEP_ACROSS + 1)
     most = 2 * extremes["stored_nbytes"][1] + entries * SEEK_ENTRY_NBYTES + 4096
-    known = Facts((CODEC_FILE,), extremes, totals, extremes["raw_nbytes"][1], (most, side, pixels))
-    classes = {"label": files.classes} if files.labels is not None else {}
+    facts = Facts((CODEC_FILE,), extremes, totals, extremes["raw_nbytes"][1], (most, side, pixels))
+    has_labels = files.labels is not None
     return Manifest(
-        fields=tuple(fields), with_source=True, classes=classes, made_by={}, num_samples=len(names),
-        content_digest=content, index_digest="", index=IndexLayout(0, facts={"image": known}), parts=(),
+        fields=(image, make_field("label", "int")) if has_labels else (image,), with_source=True,
+        classes={"label": files.classes} if has_labels else {}, made_by={}, num_samples=len(names),
+        content_digest=content, index_digest="", index=IndexLayout(0, facts={"image": facts}), parts=(),
         manifest_digest=f"files:{digest.hexdigest()}",
     )  # fmt: skip
