@@ -318,7 +318,7 @@ def test_a_folder_without_any_image_that_can_be_used(tmp_path: Path) -> None:
 
 
 def test_names_that_are_not_text(folder: Path) -> None:
-    (folder / "06.jpg").rename(os.fsencode(folder) + b"/\xff.jpg")
+    os.rename(folder / "06.jpg", os.fsencode(folder) + b"/\xff.jpg")
     loader = Loader(folder, 4, shuffle=False)
     assert sum(len(batch.image) for batch in loader) == 12
     assert loader.dataset.reader.source(11) == r"\xff.jpg"
