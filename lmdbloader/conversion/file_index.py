@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ import numpy.typing as npt
 
 from lmdbloader.base.cores import count_own_cores
 from lmdbloader.base.progress import watched
-from lmdbloader.base.text import command
+from lmdbloader.base.text import command, plain
 from lmdbloader.base.user_cache import cache_folder
 from lmdbloader.conversion.doubts import refuse_mistaken
 from lmdbloader.conversion.sources.layouts import list_sources
@@ -27,6 +28,7 @@ from lmdbloader.format.layout import bits_of
 from lmdbloader.images.decode import DecodePolicy, inspect_image, is_jpeg
 
 I64 = npt.NDArray[np.int64]
+_logger = logging.getLogger("lmdbloader")
 
 #: As a conversion without options.
 POLICY = DecodePolicy()
@@ -84,6 +86,8 @@ def index_folder(place: Path) -> FileIndex:
             f"they are. Convert it, {line}, and load that."
         )
     refuse_mistaken(place, listing)
+    for name, reason in listing.ignored:
+        _logger.info("lmdbloader: %s: %s", place, plain(f"{name}: {reason}"))
     return _found(listing.sources.names, listing.sources.labels, listing.classes)
 
 
