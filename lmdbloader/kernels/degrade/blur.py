@@ -11,10 +11,11 @@ import math
 import numpy as np
 from numba import njit
 
+from lmdbloader.kernels.degrade.lanes import PAIRS_NBYTES, add_pairs
 from lmdbloader.kernels.degrade.steps import TAPS
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.exponential import exp, log
-from lmdbloader.kernels.runtime.memory import part
+from lmdbloader.kernels.runtime.memory import f32_at, part, u16_at
 from lmdbloader.kernels.runtime.trigonometry import cos, sin
 
 # Shapes of kernels. A separable one is given as one row, which is used in both directions.
@@ -22,6 +23,8 @@ GAUSSIAN, GENERALIZED, PLATEAU, SINC = range(4)
 # A row of weights that all are smaller changes no pixel by a thousandth of a level of 16 bits.
 _NOTHING = 1e-8
 _LEAST_SIGMA = 1e-3
+# The side of the largest kernel whose errors in numbers of 16 bits, if all add up, stay below half a level of 8 bits.
+_MOST_IN_WHOLE = 33
 
 
 @kernel
@@ -174,15 +177,100 @@ def _filter_row(rows, taps, count, down, line):
 
 
 @kernel
+def _pairs_step(width):
+    """Return a width with room for whole sums of `add_pairs`, of uint16 or float32."""
+    return (width + PAIRS_NBYTES // 2 - 1) // (PAIRS_NBYTES // 2) * (PAIRS_NBYTES // 2)
+
+
+@kernel
 def blur_pixels_room(height, width, down, across):
     """Return the float32 that `blur_pixels` works with."""
-    rows = height + down + TAPS
-    return row_length(down) + 2 * row_length(across) + 2 * TAPS + (rows + 2) * width
+    tables = row_length(max(down, across)) + down + across + 4
+    return tables + across + (height + down + 2) * _pairs_step(width)
+
+
+@kernel
+def _weigh_pairs(size, sigma, row, weights):
+    """Write the weights of the middle and of the pairs around it that count, and what is added to their sum.
+
+    Args:
+        size, sigma: Of the kernel.
+        row: float32 scratch, `row_length(size)`.
+        weights: size // 2 + 2 float32, or uint16 that count 65536 as 1. Products of these are cut off, by half on
+            average: what is added makes up for it.
+
+    Returns:
+        The number of pairs.
+    """
+    _gaussian_row(size, sigma, row)
+    half, count, rest = size // 2, np.int64(0), np.int64(65536)
+    for k in range(half + 1):
+        whole = np.int64(np.rint(row[half + k] * np.float32(65536)))
+        if weights.itemsize == 4:
+            weights[k] = row[half + k]
+        else:
+            weights[k] = min(whole, 65535)
+            rest -= 2 * whole if k else 0
+        if row[half + k] >= np.float32(_NOTHING) and (whole or weights.itemsize == 4):
+            count = k
+    if weights.itemsize == 2:
+        weights[0] = min(rest, 65535)
+    weights[count + 1] = (count + 1) // 2 if weights.itemsize == 2 else 0
+    return count
+
+
+@kernel
+def _add_row(source, step, weights, count, width, target):
+    """Add the weighted values of a row or of rows, `step` values from one to the next on both sides of `source`."""
+    itemsize = source.itemsize
+    for at in range(0, width * itemsize, PAIRS_NBYTES):
+        add_pairs(
+            np.uint64(source.ctypes.data) + np.uint64(at), np.int64(step * itemsize), np.uint64(weights.ctypes.data),
+            np.int64(count), weights[count + 1], np.uint64(target.ctypes.data) + np.uint64(at),
+        )  # fmt: skip
+
+
+@kernel
+def _blur_planes(pixels, channels, height, width, down, across, sigma, row, work):
+    """Blur whole numbers in float32 or, of 8 bits, in uint16 that count 128 as 1; see `blur_pixels`."""
+    columns, rows = part(work, 0, across // 2 + 2), part(work, across // 2 + 2, down // 2 + 2)
+    left, above = _weigh_pairs(across, sigma, row, columns), _weigh_pairs(down, sigma, row, rows)
+    if left == 0 and above == 0:
+        return
+    step, at = _pairs_step(width), columns.shape[0] + rows.shape[0]
+    padded, total = part(work, at, step + 2 * left), part(work, at + step + 2 * left, step)
+    sums = part(work, at + 2 * step + 2 * left, (height + 2 * above) * step)
+    top, middle = np.float32(255 if pixels.itemsize == 1 else 65535), part(padded, left, width)
+    for c in range(channels):
+        for y in range(height):
+            line = part(pixels, (c * height + y) * width, width)
+            for x in range(width):
+                middle[x] = np.uint16(line[x]) << np.uint16(7) if work.itemsize == 2 else line[x]
+            for x in range(left):
+                padded[x] = middle[_mirrored(x - left, width)]
+                padded[left + width + x] = middle[_mirrored(width + x, width)]
+            _add_row(middle, 1, columns, left, width, part(sums, (above + y) * step, step))
+        for y in range(-above, height + above):
+            if y < 0 or y >= height:
+                line = part(sums, (above + y) * step, width)
+                same = part(sums, (above + _mirrored(y, height)) * step, width)
+                for x in range(width):
+                    line[x] = same[x]
+        for y in range(height):
+            _add_row(part(sums, (above + y) * step, step), step, rows, above, width, total)
+            out = part(pixels, (c * height + y) * width, width)
+            for x in range(width):
+                if work.itemsize == 2:
+                    out[x] = (np.uint32(total[x]) + np.uint32(64)) >> np.uint32(7)
+                else:
+                    out[x] = np.int32(np.rint(min(max(np.float32(total[x]), np.float32(0)), top)))
 
 
 @kernel
 def blur_pixels(pixels, channels, height, width, down, across, sigma, work):
-    """Blur whole numbers in place with a Gaussian kernel, as torchvision's GaussianBlur: halves become even.
+    """Blur whole numbers in place with a Gaussian kernel, as torchvision's GaussianBlur.
+
+    Values of 8 bits may be one off: for kernels that are not large, they are blurred in whole numbers.
 
     Args:
         pixels: uint8 or uint16, planes one after the other.
@@ -191,39 +279,12 @@ def blur_pixels(pixels, channels, height, width, down, across, sigma, work):
         sigma: Its standard deviation, float64.
         work: float32, `blur_pixels_room` values.
     """
-    top, taps, half = np.float32(255 if pixels.itemsize == 1 else 65535), row_length(across), down // 2
-    columns, rows = part(work, 0, taps), part(work, taps, row_length(down))
-    _gaussian_row(across, sigma, columns)
-    _gaussian_row(down, sigma, rows)
-    padded = part(work, taps + rows.shape[0], width + taps + 2 * TAPS)
-    sums = part(work, taps + rows.shape[0] + padded.shape[0], (height + down + TAPS + 1) * width)
-    total, left = part(sums, (height + down + TAPS) * width, width), across // 2
-    for c in range(channels):
-        for y in range(height):
-            line = part(pixels, (c * height + y) * width, width)
-            middle = part(padded, left, width)
-            for x in range(width):
-                middle[x] = np.float32(line[x])
-            for x in range(padded.shape[0] - width):
-                at = x if x < left else x + width
-                padded[at] = middle[_mirrored(at - left, width)]
-            row = part(sums, (half + y) * width, width)
-            for x in range(width):
-                row[x] = np.float32(0)
-            _filter_row(padded, columns, taps, np.int64(1), row)
-        for y in range(-half, height + half + 1 + TAPS):
-            if y < 0 or y >= height:
-                row, inner = part(sums, (half + y) * width, width), (half + _mirrored(y, height)) * width
-                same = part(sums, inner, width)
-                for x in range(width):
-                    row[x] = same[x]
-        for y in range(height):
-            for x in range(width):
-                total[x] = np.float32(0)
-            _filter_row(part(sums, y * width, (down + TAPS) * width), rows, rows.shape[0], width, total)
-            line = part(pixels, (c * height + y) * width, width)
-            for x in range(width):
-                line[x] = np.int32(np.rint(min(max(total[x], np.float32(0)), top)))
+    taps = row_length(max(down, across))
+    row, at, count = part(work, 0, taps), work.ctypes.data + np.uint64(4 * taps), work.shape[0] - taps
+    if pixels.itemsize == 1 and max(down, across) <= _MOST_IN_WHOLE:
+        _blur_planes(pixels, channels, height, width, down, across, sigma, row, u16_at(at, count))
+    else:
+        _blur_planes(pixels, channels, height, width, down, across, sigma, row, f32_at(at, count))
 
 
 @kernel

@@ -1,4 +1,4 @@
-"""Vectors of float32: weighted sums of them, and blocks transposed."""
+"""Vectors of numbers: weighted sums of them, and blocks transposed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from numba.extending import intrinsic
 
 from lmdbloader.kernels.jpeg.idct import transposed
 
-_I32, _I64, _FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
+_I16, _I32, _I64, _FLOAT = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
 LANES, SIDE = 16, 8
+# Bytes of the sums that `add_pairs` makes at once.
+PAIRS_NBYTES = 128
 
 
 @intrinsic
@@ -28,14 +30,12 @@ def add_weighted(typing_context, source, step, weights, count, target):
     def generate(context, builder, signature, arguments):
         source, step, weights, count, target = arguments
         vector = ir.VectorType(_FLOAT, LANES)
-        everywhere = ir.Constant(ir.VectorType(_I32, LANES), None)
         sums = cgutils.alloca_once(builder, vector)
         builder.store(ir.Constant(vector, None), sums)
         with cgutils.for_range(builder, count, intp=_I64) as loop:
             at = builder.add(weights, builder.shl(loop.index, _I64(2)))
             weight = builder.load(builder.inttoptr(at, _FLOAT.as_pointer()), align=4)
-            weight = builder.insert_element(ir.Constant(vector, ir.Undefined), weight, _I32(0))
-            weight = builder.shuffle_vector(weight, weight, everywhere)
+            weight = spread(builder, weight, vector)
             at = builder.add(source, builder.mul(loop.index, step))
             values = builder.load(builder.inttoptr(at, vector.as_pointer()), align=4)
             builder.store(builder.fadd(builder.load(sums), builder.fmul(values, weight)), sums)
@@ -43,6 +43,57 @@ def add_weighted(typing_context, source, step, weights, count, target):
         return context.get_dummy_value()
 
     return types.void(types.uint64, types.int64, types.uint64, types.int64, types.uint64), generate
+
+
+def _scaled(builder: Any, values: Any, weight: Any) -> Any:
+    """Return a vector times a number; of uint16, which count 65536 as 1, the upper halves of the products."""
+    weights = spread(builder, weight, values.type)
+    if values.type.element == _FLOAT:
+        return builder.fmul(values, weights)
+    wide = ir.VectorType(_I32, values.type.count)
+    product = builder.mul(builder.zext(values, wide), builder.zext(weights, wide))
+    return builder.trunc(builder.lshr(product, ir.Constant(wide, [16] * wide.count)), values.type)
+
+
+def spread(builder: Any, number: Any, vector: Any) -> Any:
+    """Return a number in all places of a vector."""
+    first = builder.insert_element(ir.Constant(vector, ir.Undefined), number, _I32(0))
+    return builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(_I32, vector.count), None))
+
+
+@intrinsic
+def add_pairs(typing_context, source, step, weights, count, first, target):
+    """Write PAIRS_NBYTES of sums of float32 or uint16: `first`, the weighted values, and pairs on both sides of them.
+
+    Args:
+        source: uint64 address of the values in the middle; step: bytes from them to the next ones, int64.
+        weights: uint64 address of 1 + `count` numbers, of the middle and of each pair; count: int64, at least 0.
+        first: Added to each sum; its type is that of the values.
+        target: uint64 address of the sums.
+    """
+
+    def generate(context, builder, signature, arguments):
+        source, step, weights, count, first, target = arguments
+        width = 2 if first.type == _I16 else 4
+        vector = ir.VectorType(first.type, PAIRS_NBYTES // width)
+        add = builder.add if first.type == _I16 else builder.fadd
+
+        def load(at, kind=vector):
+            return builder.load(builder.inttoptr(at, kind.as_pointer()), align=width)
+
+        sums = cgutils.alloca_once(builder, vector)
+        middle = _scaled(builder, load(source), load(weights, first.type))
+        builder.store(add(middle, spread(builder, first, vector)), sums)
+        with cgutils.for_range(builder, count, intp=_I64) as loop:
+            number = builder.add(loop.index, _I64(1))
+            off = builder.mul(number, step)
+            pair = add(load(builder.sub(source, off)), load(builder.add(source, off)))
+            weight = load(builder.add(weights, builder.mul(number, _I64(width))), first.type)
+            builder.store(add(builder.load(sums), _scaled(builder, pair, weight)), sums)
+        builder.store(builder.load(sums), builder.inttoptr(target, vector.as_pointer()), align=width)
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, types.int64, types.uint64, types.int64, first, types.uint64), generate
 
 
 def load_rows(builder: Any, address: Any, step: Any) -> list[Any]:

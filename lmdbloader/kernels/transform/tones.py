@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lmdbloader.kernels.runtime.compile import kernel
-from lmdbloader.kernels.runtime.memory import i32_at, part
+from lmdbloader.kernels.runtime.memory import i32_at, load_u8, load_u64, part
 from lmdbloader.kernels.runtime.philox import below, unit
 from lmdbloader.kernels.transform import opcodes as op
 
@@ -42,19 +42,47 @@ def _permute(pixels, plane, first, second):
 
 @kernel
 def _count(plane, counts):
-    """Count the upper 8 bits of pixels in counts[:_LEVELS]."""
+    """Count the upper 8 bits of pixels in counts[:_LEVELS]; a word of pixels is loaded at once."""
     for k in range(_TABLES * _LEVELS):
         counts[k] = 0
-    shift, size, n = np.uint32(8 * (plane.itemsize - 1)), np.uint32(_LEVELS), plane.shape[0]
-    for i in range(0, n - 3, 4):
-        counts[np.uint32(plane[i]) >> shift] += 1
-        counts[size + (np.uint32(plane[i + 1]) >> shift)] += 1
-        counts[size * np.uint32(2) + (np.uint32(plane[i + 2]) >> shift)] += 1
-        counts[size * np.uint32(3) + (np.uint32(plane[i + 3]) >> shift)] += 1
-    for i in range(n // 4 * 4, n):
-        counts[np.uint32(plane[i]) >> shift] += 1
+    first, second = part(counts, 0, _LEVELS), part(counts, _LEVELS, _LEVELS)
+    third, fourth = part(counts, 2 * _LEVELS, _LEVELS), part(counts, 3 * _LEVELS, _LEVELS)
+    start, byte, in_word = np.uint64(plane.ctypes.data), np.uint64(255), 8 // plane.itemsize
+    for i in range(plane.shape[0] // in_word):
+        word = load_u64(start + np.uint64(8 * i))
+        if plane.itemsize == 1:
+            first[word & byte] += 1
+            second[word >> np.uint64(16) & byte] += 1
+            third[word >> np.uint64(32) & byte] += 1
+            fourth[word >> np.uint64(48) & byte] += 1
+        first[word >> np.uint64(8) & byte] += 1
+        second[word >> np.uint64(24) & byte] += 1
+        third[word >> np.uint64(40) & byte] += 1
+        fourth[word >> np.uint64(56)] += 1
+    up = np.uint32(8 * (plane.itemsize - 1))
+    for i in range(plane.shape[0] // in_word * in_word, plane.shape[0]):
+        first[np.uint32(plane[i]) >> up] += 1
     for k in range(_LEVELS):
-        counts[k] += counts[_LEVELS + k] + counts[2 * _LEVELS + k] + counts[3 * _LEVELS + k]
+        first[k] += second[k] + third[k] + fourth[k]
+
+
+@kernel
+def _look_up(plane, tables):
+    """Replace pixels by what is in tables[:_LEVELS] for their upper 8 bits; a word at once, with a table for each."""
+    first, second = part(tables, 0, _LEVELS), part(tables, _LEVELS, _LEVELS)
+    third, fourth = part(tables, 2 * _LEVELS, _LEVELS), part(tables, 3 * _LEVELS, _LEVELS)
+    for k in range(_LEVELS):
+        second[k], third[k], fourth[k] = first[k] << 8, first[k] << 16, first[k] << 24
+    words = i32_at(plane.ctypes.data, plane.shape[0] * plane.itemsize // 4)
+    for i in range(words.shape[0]):
+        at = np.uint64(plane.ctypes.data) + np.uint64(4 * i)
+        upper = second[load_u8(at + np.uint64(1))] | fourth[load_u8(at + np.uint64(3))]
+        if plane.itemsize == 1:
+            words[i] = upper | (first[load_u8(at)] | third[load_u8(at + np.uint64(2))])
+        else:
+            words[i] = upper
+    for i in range(words.shape[0] * 4 // plane.itemsize, plane.shape[0]):
+        plane[i] = first[np.uint32(plane[i]) >> np.uint32(8 * (plane.itemsize - 1))] << (8 * (plane.itemsize - 1))
 
 
 @kernel
@@ -65,16 +93,12 @@ def _equalize(plane, counts):
     while counts[last] == 0:
         last -= 1
     step = (plane.shape[0] - counts[last]) // 255
-    up = np.uint32(8 * (plane.itemsize - 1))
-    if step == 0 and plane.itemsize == 1:
-        return
     total = np.int64(step // 2)
     for k in range(_LEVELS):
         count = counts[k]
-        counts[k] = min(total // step, 255) << up if step else k << up
+        counts[k] = min(total // step, 255) if step else k
         total += count
-    for i in range(plane.shape[0]):
-        plane[i] = counts[np.uint32(plane[i]) >> up]
+    _look_up(plane, counts)
 
 
 @kernel
@@ -99,15 +123,23 @@ def _sum_rows(above, row, below_it, sums):
 
 @kernel
 def _sharpen_row(row, sums, target, alpha, top):
-    """Blend the inner pixels of a row with their neighbourhood; target: from the second one on."""
-    before, after, inner = part(sums, 0, target.shape[0]), part(sums, 2, target.shape[0]), part(row, 1, target.shape[0])
-    middle = part(sums, 1, target.shape[0])
-    for x in range(target.shape[0]):
-        here = np.float32(inner[x])
+    """Blend the inner pixels of a row with their neighbourhood; target: from the second one on.
+
+    torch adds a multiple in one rounding. Here the factor is split, so that for 8 bits only the last addition rounds.
+    """
+    n = target.shape[0]
+    before, middle, after, inner = part(sums, 0, n), part(sums, 1, n), part(sums, 2, n), part(row, 1, n)
+    split = np.float32(1536) * max(abs(alpha), np.float32(1))
+    high = (alpha + split) - split
+    low = alpha - high
+    for x in range(n):
+        here = inner[x]
         total = before[x] + middle[x] + after[x] + np.float32(4) * here  # an exact whole number
         off = np.rint(total * np.float32(1 / 13)) - here
-        # As torch adds a multiple: rounded once, to float32.
-        found = np.float32(np.float64(here) + alpha * np.float64(off))
+        if target.itemsize == 1:
+            found = (here + high * off) + low * off
+        else:
+            found = np.float32(np.float64(here) + np.float64(alpha) * np.float64(off))
         target[x] = np.int32(min(max(found, np.float32(0)), top))
 
 
@@ -116,7 +148,7 @@ def _sharpen(plane, height, width, factor, line):
     """Blend a plane with its smoothed self, all but its edges, as torchvision does; line: float32, 3 * width."""
     if height <= 2 or width <= 2:
         return
-    alpha, top = np.float64(np.float32(1 - factor)), np.float32(255 if plane.itemsize == 1 else 65535)
+    alpha, top = np.float32(1 - factor), np.float32(255 if plane.itemsize == 1 else 65535)
     sums, above, here = part(line, 0, width), part(line, width, width), part(line, 2 * width, width)
     for x in range(width):
         here[x] = np.float32(plane[x])
