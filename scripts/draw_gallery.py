@@ -45,7 +45,17 @@ SEEDS = {
 }  # fmt: skip
 # Photographs other than the cat: colourful ones.
 PHOTOGRAPHS = dict.fromkeys(
-    ("ColorJitter", "RandomGrayscale", "RandomSolarize", "BatchFunction", "CompiledFunction"), "coffee"
+    (
+        "ColorJitter",
+        "RandomGrayscale",
+        "RandomSolarize",
+        "RandomInvert",
+        "RandomPosterize",
+        "RandomChannelPermutation",
+        "BatchFunction",
+        "CompiledFunction",
+    ),
+    "coffee",
 )
 CLASSES = ("cat", "coffee", "rocket")
 # In pixels of the cat: left, top, right, bottom.
