@@ -236,6 +236,12 @@ class Pipeline:
         if all(low == high for low, high in sizes):
             rows = rows[:1]
         shapes = self._measure_shapes(rows)
+        for name, varies in zip(self.fields, self.program.varying, strict=True):
+            if varies:
+                raise OptionError(
+                    f"{self.reader.place}: the images of field {name!r} would come out in different shapes, by the "
+                    "angles that RandomRotation(expand=True) draws. Add a crop or Resize((height, width)) after it."
+                )
         outputs = []
         for f, (low_height, height, low_width, width) in enumerate(shapes.tolist()):
             if (low_height, low_width) != (height, width):
@@ -265,9 +271,10 @@ class Pipeline:
             if (wrong := columns[at.IMAGE_HEIGHT][rows] > most // np.maximum(columns[at.IMAGE_WIDTH][rows], 1)).any():
                 raise self.reader.damaged(self.fields[f], int(rows[int(wrong.argmax())]), CHANGED)
         shapes, failed = np.zeros((len(self.fields), 4), np.int64), np.zeros(2, np.int64)
-        status = entries.measure(self._addresses, self._operations, rows, self._drawn(self._most), shapes, failed)
-        if status:
-            raise self._error(status, int(rows[failed[at.FAILED_ROW]]), 0)
+        for operations in _extremes_of(self.program):
+            status = entries.measure(self._addresses, operations, rows, self._drawn(self._most), shapes, failed)
+            if status:
+                raise self._error(status, int(rows[failed[at.FAILED_ROW]]), 0)
         return shapes
 
     def _describe(self) -> None:
@@ -335,6 +342,9 @@ class Pipeline:
         if (codes > opcodes.JITTER).any():
             sides = real[codes == opcodes.BLUR][:, [opcodes.BLUR_DOWN, opcodes.BLUR_ACROSS]].max(0, initial=0)
             filtering = entries.color_room(height, width, *sides.astype(int).tolist())
+        if self.program.warps:
+            sizes = (4 if f.dtype.is_floating_point else f.dtype.itemsize for f in self._image_fields)
+            filtering = max(filtering, entries.warp_room(height, width, width, max(sizes)))
         if not self.program.resizes:
             return 1, 1, filtering
         longest = max(height, width)
@@ -448,6 +458,42 @@ class Pipeline:
         where = f"{self.reader.where(self.fields[0], row)} ({sizes})"
         largest = max(self.fields, key=lambda name: math.prod(self.reader.image_shape(name, row)))
         return OptionError(f"{where}: {_UNSUITED[status].format(field=largest)}")
+
+
+def _extremes_of(program: Program) -> list[tuple[I64, npt.NDArray[np.float64]]]:
+    """Return the operations of a program, and before them those that give extreme sizes if angles decide on these.
+
+    The sides of a turned image are least, and their ratios most, at an end of the range of angles or at quarter turns.
+    """
+    whole, real = program.whole, program.real
+    turning = (whole[:, opcodes.OP_CODE] == opcodes.AFFINE) & (whole[:, opcodes.OP_EXPANDS] == opcodes.EXPANDS)
+    low, high = real[turning, opcodes.AFFINE_LOW], real[turning, opcodes.AFFINE_HIGH]
+    found = [(whole, real)]
+    if (low < high).any():
+        quarter = np.ceil(low / 90) * 90
+        for angle in (low, high, quarter, quarter + 90):
+            fixed = real.copy()
+            fixed[turning, opcodes.AFFINE_LOW] = fixed[turning, opcodes.AFFINE_HIGH] = np.minimum(angle, high)
+            found.insert(0, (whole, fixed))
+        largest = whole.copy()
+        largest[turning, opcodes.OP_EXPANDS] = opcodes.EXPANDS_MOST
+        found.insert(0, (largest, real))
+    return found
+
+
+SUITED = {
+    opcodes.CROP_TOO_LARGE: (
+        "a crop or a Cutout is larger than the image {field!r}. Use RandomCrop(..., pad_if_needed=True), or Resize."
+    ),
+    opcodes.NOT_SQUARE: "RandomDihedral needs square images. Crop to a square first.",
+    opcodes.NOT_ALIGNED: (
+        "the images of one sample are cropped together, and one is not a whole multiple of the other. Give each a size "
+        "first, Resize(size, fields=('image',)), or read one of them alone."
+    ),
+    opcodes.NOT_DIVISIBLE: (
+        "a size or padding is not a multiple of the scale between the images of one sample. Choose one that is."
+    ),
+}
 
 
 def _own_rows(reader: Reader, name: str) -> list[int]:

@@ -30,6 +30,7 @@ from lmdbloader.kernels.transform.float_pass import convert_planes, suits
 from lmdbloader.kernels.transform.geometry import is_filled
 from lmdbloader.kernels.transform.place import erase, finish, place, place_nearest
 from lmdbloader.kernels.transform.program import draw
+from lmdbloader.kernels.transform.warp import warp
 
 # Samples whose rows, and later payloads, are asked for together: the processor then looks up their pages side by side.
 _TOGETHER = 32
@@ -97,7 +98,7 @@ def _run_stages(source, row, plane, channels, begun, geometry, color, rooms, scr
         if g[op.CLOSING] == op.CARRY:
             continue
         h, w = g[op.HEIGHT], g[op.WIDTH]
-        if g[op.CLOSING] == op.THEN_RESIZE:
+        if g[op.CLOSING] == op.THEN_RESIZE or g[op.CLOSING] == op.THEN_WARP:
             new_h, new_w = g[op.NEW_HEIGHT], g[op.NEW_WIDTH]
         else:
             new_h, new_w = h, w
@@ -131,6 +132,12 @@ def _run_stages(source, row, plane, channels, begun, geometry, color, rooms, scr
                     resized, new_h, new_w, g[op.CUBIC] != 0, bounds, weights, line,
                 )  # fmt: skip
                 target = resized
+            elif g[op.CLOSING] == op.THEN_WARP:
+                room, other = other, room
+                warped = array_at(rooms[room], limit, source)
+                if not warp(target, channels, h, w, g, color[s], warped, new_h, new_w, line):
+                    return num.CHANGED
+                target = warped
             elif g[op.CLOSING] == op.THEN_COLOR:
                 if source.itemsize == 1:
                     fits = change_colors(u8_at(target.ctypes.data, limit), channels, h, w, color[s], line)

@@ -83,6 +83,7 @@ downscale = Entry(
     A="i32 i64",
 )
 color_room = Entry("transform.color.color_room(height: i64, width: i64, down: i64, across: i64) -> i64")
+warp_room = Entry("transform.warp.warp_room(height: i64, width: i64, new_width: i64, itemsize: i64) -> i64")
 resample_room = Entry(
     "degrade.resample.resample_room(height: i64, width: i64, out_height: i64, out_width: i64) -> i64, i64, i64"
 )

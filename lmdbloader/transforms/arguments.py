@@ -160,13 +160,46 @@ def _sharpness(of: object, name: str, factor: Any) -> float:
     return float(number)
 
 
-def _interpolation(of: object, name: str, interpolation: Any) -> Any:
-    named = getattr(interpolation, "value", interpolation)  # an InterpolationMode, or a Resampling of Pillow
-    if isinstance(named, Integral) and not isinstance(named, bool):
-        named = _PILLOWS.get(int(named), named)
-    if isinstance(named, str) and named in ("bilinear", "bicubic"):
-        return named
-    raise OptionError(f"{of}: expected {name}='bilinear' or 'bicubic'")
+def _interpolation(first: str, second: str) -> Kind:
+    """Return the kind of one of two interpolations, by name, or as torchvision and Pillow write it."""
+
+    def check(of: object, name: str, interpolation: Any) -> Any:
+        named = getattr(interpolation, "value", interpolation)  # an InterpolationMode, or a Resampling of Pillow
+        if isinstance(named, Integral) and not isinstance(named, bool):
+            named = _PILLOWS.get(int(named), named)
+        if isinstance(named, str) and named in (first, second):
+            return named
+        raise OptionError(f"{of}: expected {name}={first!r} or {second!r}")
+
+    return Kind(check)
+
+
+def _angles(what: str, counts: tuple[int, ...], *, is_shown: bool = True) -> Kind:
+    """Return the kind of a number of at least 0, or of pairs (min, max), in degrees; None only if it is not shown."""
+
+    def check(of: object, name: str, value: Any) -> float | tuple[float, ...] | None:
+        if value is None and not is_shown:
+            return None
+        values, are_many = _numbers(value), isinstance(value, Sequence)
+        pairs = list(zip(values[::2], values[1::2], strict=False))
+        is_right = len(values) in counts and all(low <= high for low, high in pairs) if are_many else values[0] >= 0
+        if not is_right:
+            raise OptionError(f"{of}: expected {name}, in degrees, as {what}")
+        return values if are_many else values[0]
+
+    return Kind(check, is_shown)
+
+
+def _two(what: str, is_right: Callable[[float, float], bool]) -> Kind:
+    """Return the kind of two numbers, or None."""
+
+    def check(of: object, name: str, value: Any) -> tuple[float, float] | None:
+        values = (0, 0) if value is None else _numbers(value)
+        if value is not None and (len(values) != 2 or not all(map(math.isfinite, values)) or not is_right(*values)):
+            raise OptionError(f"{of}: expected {name}={what}, or None")
+        return None if value is None else (values[0], values[1])
+
+    return Kind(check, is_shown=False)
 
 
 def _flag(of: object, name: str, value: Any) -> bool:
@@ -233,7 +266,21 @@ Clip = Annotated[bool, _always("without it, values would wrap around, and white 
 Threshold = Annotated[float, Kind(_threshold)]
 Bits = Annotated[int, Kind(_bits)]
 Sharpness = Annotated[float, Kind(_sharpness)]
-Interpolation = Annotated[Literal["bilinear", "bicubic"], Kind(_interpolation)]
+Interpolation = Annotated[Literal["bilinear", "bicubic"], _interpolation("bilinear", "bicubic")]
+WarpInterpolation = Annotated[Literal["nearest", "bilinear"], _interpolation("nearest", "bilinear")]
+Degrees = Annotated[float | tuple[float, ...], _angles("a number of at least 0, or (min, max)", (2,))]
+Shear = Annotated[
+    float | tuple[float, ...] | None,
+    _angles("a number of at least 0, (min, max), or (min, max, min, max) along x and y", (2, 4), is_shown=False),
+]
+Shifts = Annotated[
+    tuple[float, float] | None,
+    _two("(across, down), shares of the sides from 0 to 1", lambda x, y: 0 <= min(x, y) <= max(x, y) <= 1),
+]
+Scale = Annotated[tuple[float, float] | None, _two("(min, max) factors above 0", lambda low, high: 0 < low <= high)]
+Center = Annotated[
+    tuple[float, float] | None, _two("(x, y) in pixels", lambda x, y: max(abs(x), abs(y)) <= _MOST_PIXELS)
+]
 Flag = Annotated[bool, Kind(_flag)]
 # An argument that is seldom given: a transform's repr has it only if it is.
 RareFlag = Annotated[bool, Kind(_flag, is_shown=False)]

@@ -85,12 +85,14 @@ class Geometry(Transform):
         sets_size: Whether its result has its `size`.
         resizes: Whether it resizes images.
         erases: Whether it fills a rectangle of the finished image with its `value`.
+        warps: Whether its pixels are between those of the image, with its `fill` around it.
     """
 
     code: ClassVar[int]
     sets_size: ClassVar[bool] = False
     resizes: ClassVar[bool] = False
     erases: ClassVar[bool] = False
+    warps: ClassVar[bool] = False
 
     @property
     def size_numbers(self) -> tuple[int, int]:
@@ -108,7 +110,12 @@ class Geometry(Transform):
         """Whether it puts `fill` around the image: PADS_NOTHING ... PADS_SMALL_IMAGES."""
         if getattr(self, "pad_if_needed", False):
             return opcodes.PADS_SMALL_IMAGES
-        return opcodes.PADS if any(self.padding_numbers) else opcodes.PADS_NOTHING
+        return opcodes.PADS if self.warps or any(self.padding_numbers) else opcodes.PADS_NOTHING
+
+    @property
+    def varies_size(self) -> bool:
+        """Whether the size of its result depends on random choices."""
+        return False
 
     @property
     def padding_numbers(self) -> tuple[int, int, int, int]:
@@ -132,7 +139,8 @@ class Geometry(Transform):
             opcodes.OP_PAD_BOTTOM: bottom,
             opcodes.OP_PAD_LEFT: left,
             opcodes.OP_PAD_RIGHT: right,
-            opcodes.OP_CUBIC: getattr(self, "interpolation", "") == "bicubic",
+            opcodes.OP_CUBIC: getattr(self, "interpolation", "") == ("bilinear" if self.warps else "bicubic"),
+            opcodes.OP_EXPANDS: getattr(self, "expand", False),
         }
 
     @property
@@ -143,4 +151,4 @@ class Geometry(Transform):
     @property
     def ends_stage(self) -> bool:
         """Whether its result is written out as pixels before the next operation."""
-        return self.resizes or self.code >= opcodes.JITTER
+        return self.resizes or self.warps or self.code >= opcodes.JITTER

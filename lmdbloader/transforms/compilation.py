@@ -29,6 +29,8 @@ class Program:
         values: For each field.
         resizes: Whether some operation resizes images.
         is_random: Whether some operation makes random choices.
+        warps: Whether some operation warps images.
+        varying: For each field, whether its sizes depend on random choices.
     """
 
     whole: npt.NDArray[np.int64]
@@ -37,6 +39,8 @@ class Program:
     values: tuple[Values, ...]
     resizes: bool = False
     is_random: bool = False
+    warps: bool = False
+    varying: tuple[bool, ...] = ()
 
 
 def compile_program(transforms: Sequence[Transform], fields: Sequence[ImageField]) -> Program:
@@ -52,7 +56,7 @@ def compile_program(transforms: Sequence[Transform], fields: Sequence[ImageField
     chains = [Chain(field) for field in fields]
     whole: list[list[int]] = []
     real: list[list[float]] = []
-    stage, padded = 0, 0
+    stage, padded, varying = 0, 0, 0
     num_erasings = sum(_erases(t) for t in transforms)
     erasing = 0
     for transform in transforms:
@@ -72,10 +76,13 @@ def compile_program(transforms: Sequence[Transform], fields: Sequence[ImageField
         operation[opcodes.OP_RECTANGLE] = erasing
         whole.append(operation)
         real.append([*transform.real_numbers, *[0.0] * (opcodes.NUM_REAL - len(transform.real_numbers))])
+        varying = _varying(transform, mask, varying)
         padded |= mask if transform.pads else 0
         erasing += transform.erases
         stage += transform.ends_stage
-        if transform.resizes:  # a change of colours may leave a sample out, whose padding then is still there
+        if (
+            transform.resizes or transform.warps
+        ):  # a change of colours may leave a sample out, whose padding then is still there
             padded &= ~mask
     return Program(
         np.array(whole, np.int64).reshape(-1, opcodes.NUM_WHOLE),
@@ -84,7 +91,21 @@ def compile_program(transforms: Sequence[Transform], fields: Sequence[ImageField
         tuple(chain.values(num_erasings) for chain in chains),
         any(isinstance(t, Geometry) and t.resizes for t in transforms),
         any(operation[opcodes.OP_CODE] not in _FIXED for operation in whole),
+        any(isinstance(t, Geometry) and t.warps for t in transforms),
+        tuple(bool(varying >> f & 1) for f in range(len(fields))),
     )
+
+
+def _varying(transform: Geometry, mask: int, varying: int) -> int:
+    """Return the fields whose sizes depend on random choices after a transform of some of them; sets of bits."""
+    if transform.varies_size and varying & mask:
+        raise OptionError(
+            f"{transform}: the transform before it gives images random sizes already. Set the size between them, with "
+            "a crop or Resize((height, width))."
+        )
+    if transform.varies_size:
+        return varying | mask
+    return varying & ~mask if transform.sets_size and transform.size_numbers[1] else varying
 
 
 def is_random(transform: object) -> bool:

@@ -34,6 +34,7 @@ from lmdbloader.transforms.arguments import (
 )
 from lmdbloader.transforms.base import Geometry
 from lmdbloader.transforms.values import Normalize, ToDtype
+from lmdbloader.transforms.warps import RandomAffine, RandomRotation
 
 __all__ = [
     "DTYPES",
@@ -44,6 +45,7 @@ __all__ = [
     "GaussianNoise",
     "Normalize",
     "RandomAdjustSharpness",
+    "RandomAffine",
     "RandomAutocontrast",
     "RandomChannelPermutation",
     "RandomCrop",
@@ -55,6 +57,7 @@ __all__ = [
     "RandomInvert",
     "RandomPosterize",
     "RandomResizedCrop",
+    "RandomRotation",
     "RandomSolarize",
     "RandomTranslate",
     "RandomVerticalFlip",

@@ -11,15 +11,17 @@ POSTERIZE, EQUALIZE, AUTOCONTRAST, SHARPNESS, PERMUTE, AUGMIX = range(16, 22)
 
 # Columns of an operation's whole numbers: its code, its fields (one bit each), its stage, (height, width) of the result
 # (a width of 0: the height is that of the shorter side), whether a crop pads and by how many pixels on each side,
-# whether a resize is bicubic, the number of an erased rectangle, and the fill of three channels: as a whole number, and
-# as the bits of a float32. Images of more channels have one fill.
+# whether a resize is bicubic or a warp bilinear, the number of an erased rectangle, whether a rotation expands, and the
+# fill of three channels: as a whole number, and as the bits of a float32. Images of more channels have one fill.
 (
     OP_CODE, OP_FIELDS, OP_STAGE, OP_HEIGHT, OP_WIDTH, OP_PADS, OP_PAD_TOP, OP_PAD_BOTTOM, OP_PAD_LEFT, OP_PAD_RIGHT,
-    OP_CUBIC, OP_RECTANGLE, OP_FILL,
-) = range(13)  # fmt: skip
+    OP_CUBIC, OP_RECTANGLE, OP_EXPANDS, OP_FILL,
+) = range(14)  # fmt: skip
 NUM_WHOLE = OP_FILL + 6
 # Of OP_PADS: nothing around the image, the pixels given, or as many more as an image lacks for the crop on both sides.
 PADS_NOTHING, PADS, PADS_SMALL_IMAGES = range(3)
+# Of OP_EXPANDS: the size stays; it holds all of the turned image; or it would do so at any angle, for `measure`.
+EXPANDS_NOT, EXPANDS, EXPANDS_MOST = range(3)
 # Columns of an operation's real numbers, by operation. P is a probability; a range is its low and its high end.
 FLIP_P = 0
 CROP_SCALE_LOW, CROP_SCALE_HIGH, CROP_RATIO_LOW, CROP_RATIO_HIGH = range(4)
@@ -31,7 +33,15 @@ BLUR_LOW, BLUR_HIGH, BLUR_ACROSS, BLUR_DOWN, BLUR_P = range(5)
 NOISE_MEAN, NOISE_SIGMA, NOISE_P = range(3)
 # Of POSTERIZE, EQUALIZE, AUTOCONTRAST and SHARPNESS: bits or the factor, then their P.
 TONE_AMOUNT, TONE_P = range(2)
-NUM_REAL = 10
+# Of AFFINE: degrees, the largest shifts as shares of the sides, factors, degrees of the shears along x and y, and the
+# center in pixels, NaN for the middle of the image.
+AFFINE_LOW, AFFINE_HIGH, AFFINE_ACROSS, AFFINE_DOWN, AFFINE_SCALE_LOW, AFFINE_SCALE_HIGH = range(6)
+AFFINE_SHEAR, AFFINE_CENTER = 6, 10
+# Of PERSPECTIVE: how far corners move, as a share of half the side, and its P. Of ELASTIC: the strengths and standard
+# deviations across and down.
+PERSPECTIVE_SHARE, PERSPECTIVE_P = range(2)
+ELASTIC_ALPHA, ELASTIC_SIGMA = 0, 2
+NUM_REAL = 12
 
 # The geometry of one field of one sample at one stage: out(y, x) is in(row + down * y, column + across * x), with y and
 # x exchanged on the right if `transposed`, for (y, x) inside of the valid rectangle, and the fill elsewhere. The first
@@ -53,6 +63,11 @@ COLOR_CODE, COLOR_FACTORS, COLOR_ORDER, COLOR_THRESHOLD, COLOR_HUE = 0, 1, 4, 5,
 COLOR_SIGMA, COLOR_ACROSS, COLOR_DOWN = range(1, 4)
 COLOR_MEAN, COLOR_DEVIATION, COLOR_KEY = range(1, 4)
 COLOR_AMOUNT = COLOR_SOURCES = 1
+# Of a warp, after its code: whether it is bilinear; of AFFINE: two rows of the matrix that carries places of the
+# result, in pixels from its middle, to the image, and whether it expands; of PERSPECTIVE: torchvision's eight
+# coefficients; of ELASTIC: its real numbers, two halves of a key, and the size of the field of displacements.
+WARP_BILINEAR, WARP_MATRIX, WARP_EXPANDS = 1, 2, 8
+WARP_ELASTIC, WARP_KEY, WARP_HEIGHT, WARP_WIDTH = 2, 6, 8, 9
 NUM_COLOR = 4 + NUM_REAL
 # The number of a sample has so many bits; above them is the number of a frame in its window.
 FRAME_BITS = 44

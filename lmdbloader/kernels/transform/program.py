@@ -13,6 +13,7 @@ from lmdbloader.kernels.runtime.philox import AUGMENT_STREAM, below, philox, uni
 from lmdbloader.kernels.transform import opcodes as op
 from lmdbloader.kernels.transform.color import draw_colors
 from lmdbloader.kernels.transform.geometry import begin, crop, flip_horizontally, flip_vertically, is_filled, transpose
+from lmdbloader.kernels.transform.warp import draw_warp
 
 _TRIES = 10
 
@@ -25,11 +26,13 @@ def _open_next(geometry, stage):
         for k in range(g.shape[0]):  # assigning a slice would compile Numba's error messages, for seconds
             following[k] = g[k]
         return
-    if g[op.CLOSING] != op.THEN_RESIZE:
+    if g[op.CLOSING] != op.THEN_RESIZE and g[op.CLOSING] != op.THEN_WARP:
         begin(following, g[op.HEIGHT], g[op.WIDTH])
         return
     height, width = g[op.NEW_HEIGHT], g[op.NEW_WIDTH]
-    if is_filled(g) or g[op.MASK]:  # the nearest label depends on the direction: a mask is turned first
+    if (
+        is_filled(g) or g[op.MASK] or g[op.CLOSING] == op.THEN_WARP
+    ):  # the nearest label depends on the direction: a mask is turned first
         begin(following, height, width)
         return
     # The window is resized as stored; it is turned when it has fewer pixels.
@@ -177,7 +180,7 @@ def draw(whole, real, seed, epoch, sample, geometry, color, rectangles, most):
             return status
         for f in range(num_fields):
             height, width = geometry[f, stage, op.HEIGHT], geometry[f, stage, op.WIDTH]
-            if geometry[f, stage, op.CLOSING] == op.THEN_RESIZE:
+            if geometry[f, stage, op.CLOSING] == op.THEN_RESIZE or geometry[f, stage, op.CLOSING] == op.THEN_WARP:
                 most[MOST_PIXELS] = max(
                     most[MOST_PIXELS], geometry[f, stage, op.NEW_HEIGHT] * geometry[f, stage, op.NEW_WIDTH]
                 )
@@ -232,6 +235,9 @@ def _apply(operation, numbers, seed, epoch, sample, frame, number, geometry, col
     if grid == 0:
         return op.NOT_ALIGNED
     full_height, full_width = geometry[largest, stage, op.HEIGHT], geometry[largest, stage, op.WIDTH]
+    if code == op.AFFINE:
+        draw_warp(operation, numbers, seed, epoch, sample, number, geometry, color, stage, largest, grid)
+        return 0
     # Positions are counted in steps of the grid, so that they fall on whole pixels of every field.
     rows, columns = full_height // grid, full_width // grid
     if code == op.RESIZE:

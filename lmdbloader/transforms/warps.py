@@ -1,0 +1,89 @@
+"""The transforms that warp images, as torchvision does: with their arguments and their numbers for the kernels."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from lmdbloader.kernels.transform import opcodes
+from lmdbloader.transforms.arguments import Center, Degrees, Fill, RareFlag, Scale, Shear, Shifts, WarpInterpolation
+from lmdbloader.transforms.base import Geometry
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Warp(Geometry):
+    """A transform after which pixels are between those of the image, nearest or interpolated; the rest is filled."""
+
+    warps = True
+
+
+def _around_zero(value: float | tuple[float, ...]) -> tuple[float, ...]:
+    return value if isinstance(value, tuple) else (-value, value)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RandomRotation(Warp):
+    """Rotate the image by a random angle, as torchvision's RandomRotation does for tensors.
+
+    Attributes:
+        degrees: A number d for angles from -d to d, or (min, max), anticlockwise.
+        interpolation: "nearest" or "bilinear"; masks are always nearest.
+        expand: Whether the result holds all of the rotated image. Its size then depends on the angle, so that a later
+            transform must set the size.
+        center: (x, y) in pixels from the upper left corner; None for the middle of the image.
+        fill: The value outside of the image: a number, or one for each channel, in the units of the stored pixels.
+            Masks have their `ignore_index` there.
+    """
+
+    degrees: Degrees
+    interpolation: WarpInterpolation = "nearest"
+    expand: RareFlag = False
+    center: Center = None
+    fill: Fill = 0
+
+    code = opcodes.AFFINE
+
+    @property
+    def varies_size(self) -> bool:
+        """Whether the size of its result depends on the angle that is drawn."""
+        low, high = _around_zero(self.degrees)
+        return self.expand and low < high
+
+    @property
+    def real_numbers(self) -> tuple[float, ...]:
+        """AFFINE_LOW ...: torchvision's `rotate` turns against its `affine`."""
+        low, high = _around_zero(self.degrees)
+        return (-high, -low, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, *(self.center or (math.nan, math.nan)))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RandomAffine(Warp):
+    """Rotate, shift, scale and shear the image by random amounts, as torchvision's RandomAffine does for tensors.
+
+    Attributes:
+        degrees: A number d for angles from -d to d, or (min, max), clockwise; 0 for none.
+        translate: The largest shifts (across, down) as shares of the width and the height; None for none.
+        scale: (min, max) factors above 0; None for none.
+        shear: A number s for an angle along x from -s to s degrees, (min, max) of it, or (min, max, min, max) along x
+            and y; None for none.
+        interpolation: "nearest" or "bilinear"; masks are always nearest.
+        fill: The value outside of the image, as for RandomRotation.
+        center: (x, y) in pixels from the upper left corner; None for the middle of the image.
+    """
+
+    degrees: Degrees
+    translate: Shifts = None
+    scale: Scale = None
+    shear: Shear = None
+    interpolation: WarpInterpolation = "nearest"
+    fill: Fill = 0
+    center: Center = None
+
+    code = opcodes.AFFINE
+
+    @property
+    def real_numbers(self) -> tuple[float, ...]:
+        """AFFINE_LOW ...."""
+        shear = (*_around_zero(self.shear or 0.0), 0.0, 0.0)[:4]
+        scale, center = self.scale or (1.0, 1.0), self.center or (math.nan, math.nan)
+        return (*_around_zero(self.degrees), *(self.translate or (0.0, 0.0)), *scale, *shear, *center)
