@@ -344,7 +344,7 @@ class Pipeline:
             filtering = entries.color_room(height, width, *sides.astype(int).tolist())
         if self.program.warps:
             sizes = (4 if f.dtype.is_floating_point else f.dtype.itemsize for f in self._image_fields)
-            filtering = max(filtering, entries.warp_room(height, width, width, max(sizes)))
+            filtering = max(filtering, entries.warp_room(height, width, max(sizes), self._elastic_side()))
         if not self.program.resizes:
             return 1, 1, filtering
         longest = max(height, width)
@@ -408,24 +408,29 @@ class Pipeline:
         if status:
             raise self._error(status, int(rows[failed[at.FAILED_ROW]]), int(failed[at.FAILED_FIELD]))
 
-    def trace(self, rows: I64, samples: I64, epoch: int, image: int, *, of_boxes: bool) -> list[list[Any]]:
-        """Return where the transforms move places of an image, [x, y] of each sample: axis, factor, term, limits.
+    def move(self, rows: I64, samples: I64, epoch: int, image: int, counts: I64, places: npt.NDArray[Any]) -> None:
+        """Move points or boxes in an image of each sample to where the transforms move them.
 
         Args:
             rows, samples, epoch: As for `read`.
             image: The number of the image's field.
-            of_boxes: Whether places are edges between pixels, and end at those of the image; else they are pixels.
+            counts: (n,) the places of each sample.
+            places: (places, 2) float64 points, or (places, 4) boxes, which are replaced.
         """
         self.reader.index.check(rows)
         drawn = self._drawn(self._most.copy())
         drawn[0][:, :, opcodes.MASK] = 1
-        found = np.empty((len(rows), 2, 5), np.float64)
+        line = np.empty(self._resize_items()[2] if self._elastic_side() else 0, np.float32)
         status = entries.trace(
-            self._addresses, self._operations, self._seed, epoch, rows, samples, drawn, image, int(of_boxes), found
+            self._addresses, self._operations, self._seed, epoch, rows, samples, drawn, image, counts, places, line
         )
         if status:
             raise self._error(status, int(rows[0]), 0)
-        return found.tolist()
+
+    def _elastic_side(self) -> int:
+        """Return the side of the largest kernel that smooths an elastic warp, 0 without one."""
+        sigmas = self.program.real[self.program.whole[:, opcodes.OP_CODE] == opcodes.ELASTIC, opcodes.ELASTIC_SIGMA :]
+        return entries.kernel_side(float(sigmas[:, :2].max())) if len(sigmas) else 0
 
     def _prepare(self, scratch: Scratch) -> Prepared:
         """Return the call for a thread's working memory, of no samples yet."""

@@ -106,21 +106,12 @@ def moved(
         image: Of `image_of_places`.
         rows, samples, epoch: As for `Pipeline.read`.
     """
-    if not len(rows):
-        return list(values)
-    is_box = kind == "boxes"
-    found = pipeline.trace(rows, samples, epoch, image, of_boxes=is_box)
-    return [_moved(value, *map(tuple, each), is_box=is_box) for value, each in zip(values, found, strict=True)]
-
-
-def _moved(value: torch.Tensor, x: tuple[float, ...], y: tuple[float, ...], *, is_box: bool) -> torch.Tensor:
-    """Return boxes or points after a move; `x` and `y` are as `trace` finds them."""
-    pairs = value.double().reshape(-1, 2, 2) if is_box else value.double()
-    moved = []
-    for axis, factor, term, least, most in (x, y):
-        found = pairs[..., int(axis)] * factor + term
-        moved.append(found.clamp(least, most) if is_box else found)
-    found = torch.stack(moved, -1)
-    if is_box:  # a flip exchanges the corners
-        found = torch.cat([found.amin(1), found.amax(1)], 1)
-    return found.to(value.dtype)
+    sides = 4 if kind == "boxes" else 2
+    flat = [value.numpy().reshape(-1, sides) for value in values]
+    counts = np.array([len(each) for each in flat], np.int64)
+    places = np.concatenate([*flat, np.empty((0, sides))], dtype=np.float64)
+    pipeline.move(rows, samples, epoch, image, counts, places)
+    found = np.split(places.astype(np.float32), np.cumsum(counts)[:-1])
+    return [
+        torch.from_numpy(each).to(value.dtype).reshape(value.shape) for each, value in zip(found, values, strict=True)
+    ]

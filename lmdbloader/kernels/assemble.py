@@ -30,7 +30,7 @@ from lmdbloader.kernels.transform.float_pass import convert_planes, suits
 from lmdbloader.kernels.transform.geometry import is_filled
 from lmdbloader.kernels.transform.place import erase, finish, place, place_nearest
 from lmdbloader.kernels.transform.program import draw
-from lmdbloader.kernels.transform.warp import warp
+from lmdbloader.kernels.transform.warp import displaces, move, warp
 
 # Samples whose rows, and later payloads, are asked for together: the processor then looks up their pages side by side.
 _TOGETHER = 32
@@ -415,66 +415,65 @@ def assemble(
 
 
 @kernel
-def _trace_one(geometry, unit, found):
-    """Compose the stages of an image; see `trace`."""
-    # x and y of the result: which axis of the stored image they run along, factor, term, and the bounds.
-    for axis in range(2):
-        found[axis, 0] = axis
-        found[axis, 1] = 1.0
-        found[axis, 2] = 0.0
-        found[axis, 3] = -1e30
-        found[axis, 4] = 1e30
-    last = geometry.shape[0] - 1
-    for s in range(last + 1):
-        g = geometry[s]
-        if g[op.CLOSING] == op.CARRY and s < last:
-            continue
+def _carry(g, place):
+    """Move a point (x, y), or the corners of a box, through the window of a stage and its resize."""
+    unit = 1.0 if place.shape[0] == 4 else 0.0  # the sides of boxes are between pixels
+    for k in range(0, place.shape[0], 2):
+        x, y = place[k], place[k + 1]
         if g[op.TRANSPOSED]:
-            for k in range(5):
-                found[0, k], found[1, k] = found[1, k], found[0, k]
-        for axis in range(2):
-            along_rows = (axis == 1) != (g[op.TRANSPOSED] != 0)
-            start, step = (g[op.ROW], g[op.DOWN]) if along_rows else (g[op.COLUMN], g[op.ACROSS])
-            low, high = (g[op.LEFT], g[op.RIGHT]) if axis == 0 else (g[op.TOP], g[op.BOTTOM])
-            factor, term, least, most = found[axis, 1], found[axis, 2], found[axis, 3], found[axis, 4]
-            if step > 0:
-                term, least, most = term - start, least - start, most - start
-            else:
-                end = start + unit
-                factor, term, least, most = -factor, end - term, end - most, end - least
-            least, most = min(max(least, float(low)), float(high)), min(max(most, float(low)), float(high))
-            if g[op.CLOSING] == op.THEN_RESIZE:
-                new, old = (g[op.NEW_WIDTH], g[op.WIDTH]) if axis == 0 else (g[op.NEW_HEIGHT], g[op.HEIGHT])
-                scale = float(new) / float(old)
-                factor, term, least, most = factor * scale, term * scale, least * scale, most * scale
-            found[axis, 1], found[axis, 2], found[axis, 3], found[axis, 4] = factor, term, least, most
+            x, y = y - g[op.ROW], x - g[op.COLUMN]
+            x, y = x if g[op.DOWN] > 0 else unit - x, y if g[op.ACROSS] > 0 else unit - y
+        else:
+            x, y = x - g[op.COLUMN], y - g[op.ROW]
+            x, y = x if g[op.ACROSS] > 0 else unit - x, y if g[op.DOWN] > 0 else unit - y
+        if place.shape[0] == 4:
+            x = min(max(x, float(g[op.LEFT])), float(g[op.RIGHT]))
+            y = min(max(y, float(g[op.TOP])), float(g[op.BOTTOM]))
+        if g[op.CLOSING] == op.THEN_RESIZE:
+            x, y = x * (g[op.NEW_WIDTH] / g[op.WIDTH]), y * (g[op.NEW_HEIGHT] / g[op.HEIGHT])
+        place[k], place[k + 1] = x, y
+    if place.shape[0] == 4:  # a flip exchanges the corners
+        for k in range(2):
+            place[k], place[k + 2] = min(place[k], place[k + 2]), max(place[k], place[k + 2])
 
 
 @kernel
-def trace(columns, program, seed, epoch, rows, samples, drawn, field, unit, found):
-    """Draw the transforms of samples, and find where a place in an image of each is in the result.
+def trace(columns, program, seed, epoch, rows, samples, drawn, field, counts, places, line):
+    """Draw the transforms of samples, and move places in an image of each to where they are in the result.
 
     Args:
         columns, program, seed, epoch, rows, samples: As in `assemble`.
         drawn: As in `assemble`, with the geometries of masks: those are not turned after a resize.
         field: The field of the images.
-        unit: 1 for places between pixels, such as the sides of boxes, from 0 to the width; 0 for pixels, the last of
-            which is the width less 1.
-        found: (n, 2, 5) float64, filled for x and for y of the result: the axis of the stored image that it runs along
-            (0 for x), factor and term, and the least and the most value of what is in the image.
+        counts: (n,) int64, the places of each sample.
+        places: (places, 2) float64 points (x, y), of which the last pixel is the width less 1; or (places, 4) boxes
+            (left, top, right, bottom), from 0 to the width, which end where the image ends. They are replaced.
+        line: float32, scratch of an elastic warp.
 
     Returns:
         A status.
     """
     geometry, color, rectangles, most = drawn
     whole, real = program
+    first, last = np.int64(0), geometry.shape[1] - 1
     for j in range(rows.shape[0]):
         if not _set_sizes(columns, rows[j], geometry):
             return num.CHANGED
         status = draw(whole, real, seed, epoch, np.uint64(samples[j]), geometry, color, rectangles, most)
         if status:
             return status
-        _trace_one(geometry[field], unit, found[j])
+        for s in range(last + 1):
+            g = geometry[field, s]
+            if g[op.CLOSING] == op.CARRY and s < last:
+                continue
+            warps = g[op.CLOSING] == op.THEN_WARP
+            if warps and not displaces(color[field, s], line):
+                return num.CHANGED
+            for k in range(first, first + counts[j]):
+                _carry(g, places[k])
+                if warps:
+                    move(g, color[field, s], line, places[k])
+        first += counts[j]
     return num.OK
 
 

@@ -18,8 +18,8 @@ measure = Entry(
 )
 trace = Entry(
     "assemble.trace(columns: i64[:,:], program: (i64[:,:], f64[:,:]), seed: u64, epoch: u64, rows: i64[:],"
-    " samples: i64[:], drawn: (i64[:,:,:], f64[:,:,:], i64[:,:,:], i64[:]), field: i64, unit: i64, found: f64[:,:,:])"
-    " -> i64"
+    " samples: i64[:], drawn: (i64[:,:,:], f64[:,:,:], i64[:,:,:], i64[:]), field: i64, counts: i64[:],"
+    " places: f64[:,:], line: f32[:]) -> i64"
 )
 gather = Entry(
     f"gather.gather({_FILE}, rows: i64[:], columns: (i64[:], u32[:], u32[:], u64[:], u8[:]),"
@@ -83,7 +83,8 @@ downscale = Entry(
     A="i32 i64",
 )
 color_room = Entry("transform.color.color_room(height: i64, width: i64, down: i64, across: i64) -> i64")
-warp_room = Entry("transform.warp.warp_room(height: i64, width: i64, new_width: i64, itemsize: i64) -> i64")
+warp_room = Entry("transform.warp.warp_room(height: i64, width: i64, itemsize: i64, side: i64) -> i64")
+kernel_side = Entry("transform.displacement.kernel_side(sigma: f64) -> i64")
 resample_room = Entry(
     "degrade.resample.resample_room(height: i64, width: i64, out_height: i64, out_width: i64) -> i64, i64, i64"
 )

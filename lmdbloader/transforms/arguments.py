@@ -21,6 +21,7 @@ _NUMPYS = {np.dtype(str(dtype).removeprefix("torch.")): dtype for dtype in DTYPE
 _PILLOWS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 _MOST_PIXELS, _MOST_CHANNELS = 2**24, 64
 _MOST_SIDE = 255
+_MOST_SMOOTHNESS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,23 @@ def _sigma(of: object, name: str, value: Any) -> float | tuple[float, float]:
     values = _numbers(value)
     if len(values) not in (1, 2) or not 0 < values[0] <= values[-1]:
         raise OptionError(f"{of}: expected a {name} above 0, in pixels, as a number or (min, max)")
+    return values[0] if len(values) == 1 else (values[0], values[1])
+
+
+def _strength(of: object, name: str, value: Any) -> float | tuple[float, float]:
+    values = _numbers(value)
+    if len(values) not in (1, 2) or not all(map(math.isfinite, values)):
+        raise OptionError(f"{of}: expected a finite {name}, as a number or (across, down)")
+    return values[0] if len(values) == 1 else (values[0], values[1])
+
+
+def _smoothness(of: object, name: str, value: Any) -> float | tuple[float, float]:
+    values = _numbers(value)
+    if len(values) not in (1, 2) or not (0 < min(values) <= max(values) <= _MOST_SMOOTHNESS or set(values) == {0}):
+        raise OptionError(
+            f"{of}: expected a {name} above 0 and up to {_MOST_SMOOTHNESS} pixels, as a number or (across, down); or 0 "
+            "for no smoothing"
+        )
     return values[0] if len(values) == 1 else (values[0], values[1])
 
 
@@ -247,6 +265,7 @@ Padding = Annotated[
     _pixels("an int, (left and right, top and bottom) or (left, top, right, bottom)", (1, 2, 4)),
 ]
 Fill = Annotated[float | tuple[float, float, float], Kind(_fill)]
+Portion = Annotated[float, Kind(_probability)]
 Probability = Annotated[float, Kind(_probability)]
 Share = Annotated[tuple[float, float], _range("shares of the area above 0 and up to 1", 1)]
 Ratio = Annotated[tuple[float, float], _range("ratios of the sides above 0", math.inf)]
@@ -281,6 +300,8 @@ Scale = Annotated[tuple[float, float] | None, _two("(min, max) factors above 0",
 Center = Annotated[
     tuple[float, float] | None, _two("(x, y) in pixels", lambda x, y: max(abs(x), abs(y)) <= _MOST_PIXELS)
 ]
+Strength = Annotated[float | tuple[float, float], Kind(_strength)]
+Smoothness = Annotated[float | tuple[float, float], Kind(_smoothness)]
 Flag = Annotated[bool, Kind(_flag)]
 # An argument that is seldom given: a transform's repr has it only if it is.
 RareFlag = Annotated[bool, Kind(_flag, is_shown=False)]

@@ -34,13 +34,14 @@ from lmdbloader.transforms.arguments import (
 )
 from lmdbloader.transforms.base import Geometry
 from lmdbloader.transforms.values import Normalize, ToDtype
-from lmdbloader.transforms.warps import RandomAffine, RandomRotation
+from lmdbloader.transforms.warps import ElasticTransform, RandomAffine, RandomPerspective, RandomRotation
 
 __all__ = [
     "DTYPES",
     "CenterCrop",
     "ColorJitter",
     "Cutout",
+    "ElasticTransform",
     "GaussianBlur",
     "GaussianNoise",
     "Normalize",
@@ -55,6 +56,7 @@ __all__ = [
     "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomInvert",
+    "RandomPerspective",
     "RandomPosterize",
     "RandomResizedCrop",
     "RandomRotation",

@@ -6,7 +6,20 @@ import math
 from dataclasses import dataclass
 
 from lmdbloader.kernels.transform import opcodes
-from lmdbloader.transforms.arguments import Center, Degrees, Fill, RareFlag, Scale, Shear, Shifts, WarpInterpolation
+from lmdbloader.transforms.arguments import (
+    Center,
+    Degrees,
+    Fill,
+    Portion,
+    Probability,
+    RareFlag,
+    Scale,
+    Shear,
+    Shifts,
+    Smoothness,
+    Strength,
+    WarpInterpolation,
+)
 from lmdbloader.transforms.base import Geometry
 
 
@@ -87,3 +100,56 @@ class RandomAffine(Warp):
         shear = (*_around_zero(self.shear or 0.0), 0.0, 0.0)[:4]
         scale, center = self.scale or (1.0, 1.0), self.center or (math.nan, math.nan)
         return (*_around_zero(self.degrees), *(self.translate or (0.0, 0.0)), *scale, *shear, *center)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RandomPerspective(Warp):
+    """Look at the image from the side with probability p, as torchvision's RandomPerspective does for tensors.
+
+    Each corner of the image moves towards the middle. An image of one row or column stays as it is.
+
+    Attributes:
+        distortion_scale: How far corners move at most, from 0 to 1, where 1 is the middle.
+        p: Probability.
+        interpolation: "nearest" or "bilinear"; masks are always nearest.
+        fill: The value outside of the image, as for RandomRotation.
+    """
+
+    distortion_scale: Portion = 0.5
+    p: Probability = 0.5
+    interpolation: WarpInterpolation = "bilinear"
+    fill: Fill = 0
+
+    code = opcodes.PERSPECTIVE
+
+    @property
+    def real_numbers(self) -> tuple[float, ...]:
+        """PERSPECTIVE_SHARE and PERSPECTIVE_P."""
+        return self.distortion_scale, self.p
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ElasticTransform(Warp):
+    """Displace pixels by smooth random amounts, as torchvision's ElasticTransform does for tensors.
+
+    Boxes and points move, as in torchvision, by the opposite of the displacement where they are, which is nearly right.
+
+    Attributes:
+        alpha: Strength of the displacements, as a number or (across, down).
+        sigma: Smoothness of the displacements in pixels, as a number or (across, down); 0 for none.
+        interpolation: "nearest" or "bilinear"; masks are always nearest.
+        fill: The value outside of the image, as for RandomRotation.
+    """
+
+    alpha: Strength = 50.0
+    sigma: Smoothness = 5.0
+    interpolation: WarpInterpolation = "bilinear"
+    fill: Fill = 0
+
+    code = opcodes.ELASTIC
+
+    @property
+    def real_numbers(self) -> tuple[float, ...]:
+        """ELASTIC_ALPHA and ELASTIC_SIGMA, across and down."""
+        both = (self.alpha, self.sigma)
+        return tuple(side for v in both for side in (v if isinstance(v, tuple) else (v, v)))

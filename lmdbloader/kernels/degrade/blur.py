@@ -70,7 +70,7 @@ def make_kernel(shape, size, first, second, angle, beta, weights):
     """
     step, half = row_length(size), size // 2
     if shape == GAUSSIAN and first == second:
-        _gaussian_row(size, first, weights)
+        gaussian_row(size, first, weights)
         return True
     first, second = max(first, _LEAST_SIGMA), max(second, _LEAST_SIGMA)
     c, s = cos(angle), sin(angle)
@@ -115,7 +115,8 @@ def _mirror(size, step, weights):
 
 
 @kernel
-def _gaussian_row(size, sigma, weights):
+def gaussian_row(size, sigma, weights):
+    """Write the normalised weights of a Gaussian kernel in one direction, `row_length` values."""
     half, total = size // 2, 0.0
     scale = -0.5 / (max(sigma, _LEAST_SIGMA) * max(sigma, _LEAST_SIGMA))
     for x in range(size):
@@ -125,7 +126,7 @@ def _gaussian_row(size, sigma, weights):
 
 
 @njit(inline="always")
-def _mirrored(at, size):
+def mirrored(at, size):
     """Return where a place outside of an image is inside: mirrored at the middle of its first and last pixels."""
     if size == 1:
         return np.int64(0)
@@ -145,14 +146,14 @@ def _pad_rows(plane, height, width, top, left, right, out):
     """Write a plane with `top` mirrored rows on both sides, and mirrored columns; each row has left + width + right."""
     step = left + width + right
     for y in range(height + 2 * top):
-        row, line = part(plane, _mirrored(y - top, height) * width, width), part(out, y * step, step)
+        row, line = part(plane, mirrored(y - top, height) * width, width), part(out, y * step, step)
         inner = part(line, left, width)
         for x in range(width):
             inner[x] = row[x]
         for x in range(left):
-            line[x] = row[_mirrored(x - left, width)]
+            line[x] = row[mirrored(x - left, width)]
         for x in range(right):
-            line[left + width + x] = row[_mirrored(width + x, width)]
+            line[left + width + x] = row[mirrored(width + x, width)]
 
 
 @kernel
@@ -162,7 +163,7 @@ def _add_taps(line, row, after, later, last, a, b, c, d):
 
 
 @kernel
-def _filter_row(rows, taps, count, down, line):
+def filter_row(rows, taps, count, down, line):
     """Add `count` weighted rows or columns (`down` values from one to the next) to a line."""
     width = line.shape[0]
     for k in range(0, count, TAPS):
@@ -202,7 +203,7 @@ def _weigh_pairs(size, sigma, row, weights):
     Returns:
         The number of pairs.
     """
-    _gaussian_row(size, sigma, row)
+    gaussian_row(size, sigma, row)
     half, count, rest = size // 2, np.int64(0), np.int64(65536)
     for k in range(half + 1):
         whole = np.int64(np.rint(row[half + k] * np.float32(65536)))
@@ -247,13 +248,13 @@ def _blur_planes(pixels, channels, height, width, down, across, sigma, row, work
             for x in range(width):
                 middle[x] = np.uint16(line[x]) << np.uint16(7) if work.itemsize == 2 else line[x]
             for x in range(left):
-                padded[x] = middle[_mirrored(x - left, width)]
-                padded[left + width + x] = middle[_mirrored(width + x, width)]
+                padded[x] = middle[mirrored(x - left, width)]
+                padded[left + width + x] = middle[mirrored(width + x, width)]
             _add_row(middle, 1, columns, left, width, part(sums, (above + y) * step, step))
         for y in range(-above, height + above):
             if y < 0 or y >= height:
                 line = part(sums, (above + y) * step, width)
-                same = part(sums, (above + _mirrored(y, height)) * step, width)
+                same = part(sums, (above + mirrored(y, height)) * step, width)
                 for x in range(width):
                     line[x] = same[x]
         for y in range(height):
@@ -309,14 +310,14 @@ def blur(source, channels, height, width, size, separable, weights, out, padded)
             for y in range((rows + TAPS) * width):
                 across[y] = np.float32(0)
             for y in range(rows):
-                _filter_row(part(padded, y * step, step), weights, taps, np.int64(1), part(across, y * width, width))
+                filter_row(part(padded, y * step, step), weights, taps, np.int64(1), part(across, y * width, width))
         for y in range(height):
             line = part(plane, y * width, width)
             for x in range(width):
                 line[x] = np.float32(0)
             if separable:
-                _filter_row(part(across, y * width, (taps + TAPS) * width), weights, taps, width, line)
+                filter_row(part(across, y * width, (taps + TAPS) * width), weights, taps, width, line)
                 continue
             for k in range(size):
                 mine = part(weights, k * taps, taps)
-                _filter_row(part(padded, (y + k) * step, step), mine, taps, np.int64(1), line)
+                filter_row(part(padded, (y + k) * step, step), mine, taps, np.int64(1), line)

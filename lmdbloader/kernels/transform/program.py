@@ -235,7 +235,7 @@ def _apply(operation, numbers, seed, epoch, sample, frame, number, geometry, col
     if grid == 0:
         return op.NOT_ALIGNED
     full_height, full_width = geometry[largest, stage, op.HEIGHT], geometry[largest, stage, op.WIDTH]
-    if code == op.AFFINE:
+    if code <= op.ELASTIC and code >= op.AFFINE:
         draw_warp(operation, numbers, seed, epoch, sample, number, geometry, color, stage, largest, grid)
         return 0
     # Positions are counted in steps of the grid, so that they fall on whole pixels of every field.

@@ -17,9 +17,10 @@ from numba.extending import intrinsic
 
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.memory import array_at, f32_at, i32_at, part, u32_at
-from lmdbloader.kernels.runtime.philox import AUGMENT_STREAM, philox, uniform
+from lmdbloader.kernels.runtime.philox import AUGMENT_STREAM, below, philox, uniform, unit
 from lmdbloader.kernels.runtime.trigonometry import cos, sin
 from lmdbloader.kernels.transform import opcodes as op
+from lmdbloader.kernels.transform.displacement import displacement_room, fill_displacements
 
 _F32, _I32, _I64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 _LANES = 4
@@ -80,9 +81,16 @@ _blend_u8, _blend_u16, _blend_f32 = (_blend_of(kind) for kind in (ir.IntType(8),
 
 
 @kernel
-def warp_room(height, width, new_width, itemsize):
-    """Return the float32 that `warp` works with."""
-    return (height + _BORDER) * (width + _BORDER) * itemsize + (7 + itemsize) * new_width + 4
+def warp_room(height, width, itemsize, side):
+    """Return the float32 that `warp` works with at most.
+
+    Args:
+        height, width: Of the largest image, before or after it.
+        itemsize: Bytes of a value.
+        side: Of the kernel that smooths an elastic warp, 0 for none.
+    """
+    room = (height + _BORDER) * (width + _BORDER) * itemsize + (7 + itemsize) * width + _LANES
+    return room + (displacement_room(height, width, side) if side else np.int64(0))
 
 
 @kernel
@@ -96,11 +104,28 @@ def draw_warp(operation, numbers, seed, epoch, sample, number, geometry, color, 
     fields, full = operation[op.OP_FIELDS], geometry[largest, stage]
     words = philox(seed, AUGMENT_STREAM, sample, epoch, number, np.uint64(0))
     more = philox(seed, AUGMENT_STREAM, sample, epoch, number, np.uint64(1))
+    bilinear = operation[op.OP_CUBIC] != 0
     for f in range(geometry.shape[0]):
         g = geometry[f, stage]
         if fields >> f & 1 and g[op.MASK] == 0:
             for c in range(3):
                 g[op.FILL + c] = operation[op.OP_FILL + g[op.OWN_FILL] + c]
+    if operation[op.OP_CODE] == op.PERSPECTIVE:
+        if unit(words[0]) < numbers[op.PERSPECTIVE_P]:
+            last = philox(seed, AUGMENT_STREAM, sample, epoch, number, np.uint64(2))
+            _set_perspective(geometry, color, fields, stage, full, numbers[op.PERSPECTIVE_SHARE], more, last, bilinear)
+        return
+    if operation[op.OP_CODE] == op.ELASTIC:
+        for f in range(geometry.shape[0]):
+            if fields >> f & 1:
+                drawn = color[f, stage]
+                _close(geometry[f, stage], drawn, op.ELASTIC, bilinear)
+                for k in range(4):
+                    drawn[op.WARP_ELASTIC + k] = numbers[k]
+                drawn[op.WARP_KEY] = np.float64(words[0] >> np.uint64(11))
+                drawn[op.WARP_KEY + 1] = np.float64(words[1] >> np.uint64(11))
+                drawn[op.WARP_HEIGHT], drawn[op.WARP_WIDTH] = full[op.HEIGHT], full[op.WIDTH]
+        return
     angle = uniform(words[0], numbers[op.AFFINE_LOW], numbers[op.AFFINE_HIGH])
     across, down = numbers[op.AFFINE_ACROSS] * full[op.WIDTH], numbers[op.AFFINE_DOWN] * full[op.HEIGHT]
     shear = op.AFFINE_SHEAR
@@ -110,12 +135,41 @@ def draw_warp(operation, numbers, seed, epoch, sample, number, geometry, color, 
         geometry, color, fields, stage, angle, shift_x, shift_y,
         uniform(words[3], numbers[op.AFFINE_SCALE_LOW], numbers[op.AFFINE_SCALE_HIGH]),
         uniform(more[0], numbers[shear], numbers[shear + 1]), uniform(more[1], numbers[shear + 2], numbers[shear + 3]),
-        numbers[op.AFFINE_CENTER], numbers[op.AFFINE_CENTER + 1], operation[op.OP_CUBIC] != 0,
+        numbers[op.AFFINE_CENTER], numbers[op.AFFINE_CENTER + 1], bilinear,
     )  # fmt: skip
     if operation[op.OP_EXPANDS] != op.EXPANDS_NOT:
         most = operation[op.OP_EXPANDS] == op.EXPANDS_MOST
         is_quarter = np.rint(angle / 90.0) * 90.0 == angle and numbers[op.AFFINE_CENTER] != numbers[op.AFFINE_CENTER]
         _expand(geometry, color, fields, stage, full, grid, most, is_quarter)
+
+
+@kernel
+def _set_perspective(geometry, color, fields, stage, full, share, words, more, bilinear):
+    """Draw four corners as torchvision's RandomPerspective does, and have those of the image carried there."""
+    height, width = full[op.HEIGHT], full[op.WIDTH]
+    down, across = np.int64(share * (height // 2)) + 1, np.int64(share * (width // 2)) + 1
+    x0, y0 = below(words[0], across), below(words[1], down)
+    x1, y1 = width - across + below(words[2], across), below(words[3], down)
+    x2, y2 = width - across + below(more[0], across), height - down + below(more[1], down)
+    x3, y3 = below(more[2], across), height - down + below(more[3], down)
+    # The unit square is carried to the corners (Heckbert: Fundamentals of texture mapping, 1989), and this is inverted.
+    ax, ay, bx, by = x1 - x2, y1 - y2, x3 - x2, y3 - y2
+    sum_x, sum_y = x0 - x1 + x2 - x3, y0 - y1 + y2 - y3
+    area = np.float64(ax * by - bx * ay)
+    g, h = (sum_x * by - bx * sum_y) / area, (ax * sum_y - sum_x * ay) / area
+    a, b, d, e = x1 - x0 + g * x1, x3 - x0 + h * x3, y1 - y0 + g * y1, y3 - y0 + h * y3
+    last = a * e - b * d
+    if area == 0.0 or last == 0.0 or height == 1 or width == 1:
+        return  # corners are on one line; torchvision raises an error
+    wide, high = (width - 1) / last, (height - 1) / last
+    for f in range(geometry.shape[0]):
+        if fields >> f & 1:
+            ratio = np.float64(height // geometry[f, stage, op.HEIGHT])
+            _close(geometry[f, stage], color[f, stage], op.PERSPECTIVE, bilinear)
+            m = part(color[f, stage], op.WARP_MATRIX, 8)
+            m[0], m[1], m[2] = (e - y0 * h) * wide, (x0 * h - b) * wide, (b * y0 - x0 * e) * wide / ratio
+            m[3], m[4], m[5] = (y0 * g - d) * high, (a - x0 * g) * high, (x0 * d - a * y0) * high / ratio
+            m[6], m[7] = (d * h - e * g) / last * ratio, (b * g - a * h) / last * ratio
 
 
 @kernel
@@ -160,6 +214,14 @@ def _expand(geometry, color, fields, stage, full, grid, most, is_quarter):
 
 
 @kernel
+def _close(g, drawn, code, bilinear):
+    """End a stage with a warp to the same size."""
+    g[op.CLOSING] = op.THEN_WARP
+    g[op.NEW_HEIGHT], g[op.NEW_WIDTH] = g[op.HEIGHT], g[op.WIDTH]
+    drawn[op.COLOR_CODE], drawn[op.WARP_BILINEAR] = code, 1.0 if bilinear else 0.0
+
+
+@kernel
 def set_affine(
     geometry, color, fields, stage, angle, shift_x, shift_y, scale, shear_x, shear_y, center_x, center_y, bilinear
 ):
@@ -197,9 +259,7 @@ def set_affine(
     for f in range(geometry.shape[0]):
         if fields >> f & 1:
             g, drawn = geometry[f, stage], color[f, stage]
-            g[op.CLOSING] = op.THEN_WARP
-            g[op.NEW_HEIGHT], g[op.NEW_WIDTH] = g[op.HEIGHT], g[op.WIDTH]
-            drawn[op.COLOR_CODE], drawn[op.WARP_BILINEAR] = op.AFFINE, 1.0 if bilinear else 0.0
+            _close(g, drawn, op.AFFINE, bilinear)
             drawn[op.WARP_MATRIX], drawn[op.WARP_MATRIX + 1] = xx, xy
             drawn[op.WARP_MATRIX + 2] = to_x * g[op.WIDTH] / most_width
             drawn[op.WARP_MATRIX + 3], drawn[op.WARP_MATRIX + 4] = yx, yy
@@ -226,6 +286,52 @@ def _affine_row(y, new_height, height, width, drawn, xs, ys):
         from_x = np.float32(np.int32(x)) + first
         xs[x] = (((from_x * xx + add_x) + to_x) + _ONE) * half_w - _HALF
         ys[x] = (((from_x * yx + add_y) + to_y) + _ONE) * half_h - _HALF
+
+
+@kernel
+def _perspective_row(y, height, width, drawn, xs, ys):
+    """Write the places in the image of a row's pixels, see `_perspective_grid` of torchvision's."""
+    m, half_w, half_h = op.WARP_MATRIX, np.float32(width * 0.5), np.float32(height * 0.5)
+    from_y = np.float32(y) + _HALF
+    xx, add_x, to_x = _ratio(drawn[m], half_w), from_y * _ratio(drawn[m + 1], half_w), _ratio(drawn[m + 2], half_w)
+    yx, add_y, to_y = _ratio(drawn[m + 3], half_h), from_y * _ratio(drawn[m + 4], half_h), _ratio(drawn[m + 5], half_h)
+    over, add_over = np.float32(drawn[m + 6]), from_y * np.float32(drawn[m + 7])
+    for x in range(xs.shape[0]):
+        from_x = np.float32(np.int32(x)) + _HALF
+        depth = (from_x * over + add_over) + _ONE
+        xs[x] = ((((from_x * xx + add_x) + to_x) / depth - _ONE) + _ONE) * half_w - _HALF
+        ys[x] = ((((from_x * yx + add_y) + to_y) / depth - _ONE) + _ONE) * half_h - _HALF
+
+
+@njit(inline="always")
+def _even(i, count):
+    """Return where the middle of a pixel is, from -1 to 1, as torch's linspace finds it: rounded once."""
+    first, last = np.float32((1 - count) / count), np.float32((count - 1) / count)
+    step = np.float64((last - first) / np.float32(max(count - 1, 1)))
+    return np.float32(first + step * i if i < count // 2 else last - step * (count - 1 - i))
+
+
+@kernel
+def _elastic_row(y, height, width, drawn, field, xs, ys):
+    """Write the places in the image of a row's pixels: displaced by the field, at its own scale."""
+    full_height, full_width = np.int64(drawn[op.WARP_HEIGHT]), np.int64(drawn[op.WARP_WIDTH])
+    half_w, half_h, ratio = np.float32(width * 0.5), np.float32(height * 0.5), full_height // height
+    from_y, plane = _even(y, height), full_height * full_width
+    # The middle of a pixel is that of a pixel of the field, or between four.
+    first, second = (ratio * (2 * y + 1) - 1) // 2 * full_width, ratio * (2 * y + 1) // 2 * full_width
+    upper_x, lower_x = part(field, first, full_width), part(field, second, full_width)
+    upper_y, lower_y = part(field, plane + first, full_width), part(field, plane + second, full_width)
+    if ratio == 1:
+        for x in range(width):
+            xs[x] = ((_even(x, width) + upper_x[x]) + _ONE) * half_w - _HALF
+            ys[x] = ((from_y + upper_y[x]) + _ONE) * half_h - _HALF
+        return
+    for x in range(width):
+        a, b = (ratio * (2 * x + 1) - 1) // 2, ratio * (2 * x + 1) // 2
+        move_x = ((upper_x[a] + upper_x[b]) + (lower_x[a] + lower_x[b])) * np.float32(0.25)
+        move_y = ((upper_y[a] + upper_y[b]) + (lower_y[a] + lower_y[b])) * np.float32(0.25)
+        xs[x] = ((_even(x, width) + move_x) + _ONE) * half_w - _HALF
+        ys[x] = ((from_y + move_y) + _ONE) * half_h - _HALF
 
 
 @kernel
@@ -344,7 +450,11 @@ def warp(source, channels, height, width, g, drawn, target, new_height, new_widt
     Returns:
         Whether the scratch has the values of `warp_room`.
     """
-    if line.shape[0] < warp_room(height, width, new_width, source.itemsize):
+    code, room = drawn[op.COLOR_CODE], warp_room(height, max(width, new_width), source.itemsize, np.int64(0))
+    if line.shape[0] < room:
+        return False
+    field = part(line, room, line.shape[0] - room)
+    if code == op.ELASTIC and not fill_displacements(drawn, field):
         return False
     fill = part(line, 0, 4)
     xs, ys = part(line, 4, new_width), part(line, 4 + new_width, new_width)
@@ -367,7 +477,12 @@ def warp(source, channels, height, width, g, drawn, target, new_height, new_widt
                 fill[c] = _fill_of(g, first + c, source.itemsize)
             fill[3] = 0
         for y in range(new_height):
-            _affine_row(y, new_height, height, width, drawn, xs, ys)
+            if code == op.PERSPECTIVE:
+                _perspective_row(y, height, width, drawn, xs, ys)
+            elif code == op.ELASTIC:
+                _elastic_row(y, height, width, drawn, field, xs, ys)
+            else:
+                _affine_row(y, new_height, height, width, drawn, xs, ys)
             if not bilinear:
                 _find_nearest(xs, ys, height, width, found)
                 for c in range(channels):
@@ -383,3 +498,89 @@ def warp(source, channels, height, width, g, drawn, target, new_height, new_widt
                     row[x] = between[np.uint64(_LANES * x + c)]
         first += count
     return True
+
+
+@kernel
+def displaces(drawn, line):
+    """Write the field of an elastic warp into the scratch, and return whether there is room for it."""
+    return drawn[op.COLOR_CODE] != op.ELASTIC or fill_displacements(drawn, line)
+
+
+@kernel
+def _affine_place(g, drawn, x, y):
+    """Return where an affine warp moves a place, from the corner of the result."""
+    m = part(drawn, op.WARP_MATRIX, 6)
+    x, y = x - g[op.WIDTH] * 0.5 - m[2], y - g[op.HEIGHT] * 0.5 - m[5]
+    area = m[0] * m[4] - m[1] * m[3]
+    return (m[4] * x - m[1] * y) / area, (m[0] * y - m[3] * x) / area
+
+
+@kernel
+def _perspective_place(drawn, x, y):
+    m = part(drawn, op.WARP_MATRIX, 8)
+    depth = (m[3] * m[7] - m[4] * m[6]) * x + (m[1] * m[6] - m[0] * m[7]) * y + (m[0] * m[4] - m[1] * m[3])
+    new_x = (m[4] - m[5] * m[7]) * x + (m[2] * m[7] - m[1]) * y + (m[1] * m[5] - m[2] * m[4])
+    new_y = (m[5] * m[6] - m[3]) * x + (m[0] - m[2] * m[6]) * y + (m[2] * m[3] - m[0] * m[5])
+    return new_x / depth, new_y / depth
+
+
+@kernel
+def _elastic_place(g, drawn, field, x, y):
+    """Return the place of a pixel, moved by the opposite of its displacement, which is nearly the inverse."""
+    column = min(max(np.int64(x), 0), g[op.WIDTH] - 1)
+    row = min(max(np.int64(y), 0), g[op.HEIGHT] - 1)
+    full_height, full_width = np.int64(drawn[op.WARP_HEIGHT]), np.int64(drawn[op.WARP_WIDTH])
+    ratio = full_height // g[op.HEIGHT]
+    at = (ratio * (2 * row + 1) // 2) * full_width + ratio * (2 * column + 1) // 2
+    move_x, move_y = field[at] * 0.5 * g[op.WIDTH], field[full_height * full_width + at] * 0.5 * g[op.HEIGHT]
+    return column - move_x, row - move_y
+
+
+@kernel
+def _first_corner(g, drawn):
+    """Return the least x and y of the corners of an image that an affine warp moves."""
+    least_x, least_y = np.inf, np.inf
+    for k in range(4):
+        x, y = _affine_place(g, drawn, float(k % 2 * g[op.WIDTH]), float(k // 2 * g[op.HEIGHT]))
+        least_x, least_y = min(least_x, x), min(least_y, y)
+    return least_x, least_y
+
+
+@kernel
+def _moved(g, drawn, field, corner, x, y):
+    if drawn[op.COLOR_CODE] == op.PERSPECTIVE:
+        return _perspective_place(drawn, x, y)
+    if drawn[op.COLOR_CODE] == op.ELASTIC:
+        return _elastic_place(g, drawn, field, x, y)
+    x, y = _affine_place(g, drawn, x, y)
+    return x - corner[0], y - corner[1]
+
+
+@kernel
+def move(g, drawn, field, place):
+    """Move a point, or a box to the one around its corners, as torchvision moves them with the image of a warp.
+
+    Args:
+        g: (NUM_GEOMETRY,) int64.
+        drawn: (NUM_COLOR,) float64.
+        field: float32, filled by `displaces`.
+        place: (2,) or (4,) float64, replaced. A box ends at the borders of the image; one without area stays one.
+    """
+    corner = (-0.5 * g[op.NEW_WIDTH], -0.5 * g[op.NEW_HEIGHT])
+    if drawn[op.COLOR_CODE] == op.AFFINE and drawn[op.WARP_EXPANDS] != 0:
+        corner = _first_corner(g, drawn)
+    if place.shape[0] == 2:
+        place[0], place[1] = _moved(g, drawn, field, corner, place[0], place[1])
+        return
+    left, top, right, bottom = place[0], place[1], place[2], place[3]
+    if left >= right or top >= bottom:
+        right, bottom = left, top
+    if drawn[op.COLOR_CODE] == op.ELASTIC:
+        left, top, right, bottom = np.ceil(left), np.ceil(top), np.ceil(right), np.ceil(bottom)
+    least_x, least_y, most_x, most_y = np.inf, np.inf, -np.inf, -np.inf
+    for k in range(4):
+        x, y = _moved(g, drawn, field, corner, right if k % 2 else left, bottom if k // 2 else top)
+        least_x, least_y, most_x, most_y = min(least_x, x), min(least_y, y), max(most_x, x), max(most_y, y)
+    wide, high = float(g[op.NEW_WIDTH]), float(g[op.NEW_HEIGHT])
+    place[0], place[1] = min(max(least_x, 0.0), wide), min(max(least_y, 0.0), high)
+    place[2], place[3] = min(max(most_x, 0.0), wide), min(max(most_y, 0.0), high)

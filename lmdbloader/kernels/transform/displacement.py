@@ -1,0 +1,88 @@
+"""Kernels that draw the field of an elastic warp: uniform noise, smoothed by a Gaussian kernel as torchvision does."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lmdbloader.kernels.degrade.blur import filter_row, gaussian_row, mirrored, row_length
+from lmdbloader.kernels.degrade.random import CHUNK, fill_uniform
+from lmdbloader.kernels.degrade.steps import TAPS
+from lmdbloader.kernels.runtime.compile import kernel
+from lmdbloader.kernels.runtime.memory import part
+from lmdbloader.kernels.transform import opcodes as op
+
+
+@kernel
+def kernel_side(sigma):
+    """Return the side of torchvision's kernel for a standard deviation: odd, some 8 sigma; 1 for none."""
+    return np.int64(8 * sigma + 1) // 2 * 2 + 1 if sigma > 0 else np.int64(1)
+
+
+@kernel
+def displacement_room(height, width, side):
+    """Return the float32 of a field of displacements, and of those that `fill_displacements` works with."""
+    rows = height + side + 2 * TAPS
+    return 2 * height * width + CHUNK + 3 * row_length(side) + (width + 2 * TAPS) + rows * width
+
+
+@kernel
+def _smooth(plane, height, width, side, across, down, factor, work):
+    """Smooth a plane in place with a kernel of `side` x `side`, mirrored at its border, and multiply it."""
+    taps, half = row_length(side), side // 2
+    columns, rows = part(work, 0, taps), part(work, taps, taps)
+    gaussian_row(side, across, columns)
+    gaussian_row(side, down, rows)
+    for k in range(taps):
+        rows[k] *= factor
+    padded = part(work, 2 * taps, width + taps + 2 * TAPS)
+    sums = part(work, 2 * taps + padded.shape[0], (height + side + 2 * TAPS) * width)
+    middle = part(padded, half, width)
+    for y in range(height):
+        line, row = part(plane, y * width, width), part(sums, (half + y) * width, width)
+        for x in range(width):
+            middle[x] = line[x]
+            row[x] = np.float32(0)
+        for x in range(padded.shape[0] - width):
+            at = x if x < half else x + width
+            padded[at] = middle[mirrored(at - half, width)]
+        filter_row(padded, columns, taps, np.int64(1), row)
+    for y in range(-half, height + side + 2 * TAPS - half):
+        if y < 0 or y >= height:
+            row, same = part(sums, (half + y) * width, width), part(sums, (half + mirrored(y, height)) * width, width)
+            for x in range(width):
+                row[x] = same[x]
+    for y in range(height):
+        line = part(plane, y * width, width)
+        for x in range(width):
+            line[x] = np.float32(0)
+        filter_row(part(sums, y * width, (taps + TAPS) * width), rows, taps, width, line)
+
+
+@kernel
+def fill_displacements(drawn, field):
+    """Write the displacements across and down of an elastic warp, where 2 is the width or the height.
+
+    Args:
+        drawn: (NUM_COLOR,) float64, see `opcodes.WARP_ELASTIC`.
+        field: float32, `displacement_room` values; two planes of the field's size are filled.
+
+    Returns:
+        Whether the field has as many values.
+    """
+    height, width = np.int64(drawn[op.WARP_HEIGHT]), np.int64(drawn[op.WARP_WIDTH])
+    plane, key = height * width, np.uint64(drawn[op.WARP_KEY])
+    alphas, sigmas = part(drawn, op.WARP_ELASTIC, 2), part(drawn, op.WARP_ELASTIC + op.ELASTIC_SIGMA, 2)
+    if field.shape[0] < displacement_room(height, width, kernel_side(max(sigmas[0], sigmas[1]))):
+        return False
+    noise = part(field, 0, (2 * plane + CHUNK - 1) // CHUNK * CHUNK)
+    work = part(field, 2 * plane + CHUNK, field.shape[0] - 2 * plane - CHUNK)
+    fill_uniform(noise, key, np.uint64(drawn[op.WARP_KEY + 1]), np.int64(0))
+    for axis in range(2):
+        one = part(field, axis * plane, plane)
+        factor = np.float32(alphas[axis] / (height if axis else width))
+        smooth = sigmas[axis] > 0
+        for i in range(plane):
+            one[i] = (one[i] * np.float32(2) - np.float32(1)) * (np.float32(1) if smooth else factor)
+        if smooth:
+            _smooth(one, height, width, kernel_side(sigmas[axis]), sigmas[0], sigmas[1], factor, work)
+    return True
