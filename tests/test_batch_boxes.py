@@ -27,7 +27,7 @@ SIZES = [(37, 23), (24, 24), (30, 50)]
 OTHERS = (
     T.ToDtype, T.Normalize, T.RandomErasing, T.Cutout, T.ColorJitter, T.RandomGrayscale, T.RandomSolarize,
     T.GaussianBlur, T.GaussianNoise, T.RandomInvert, T.RandomPosterize, T.RandomEqualize, T.RandomAutocontrast,
-    T.RandomAdjustSharpness, T.RandomChannelPermutation,
+    T.RandomAdjustSharpness, T.RandomChannelPermutation, T.RandomRotation, T.RandomAffine, T.RandomPerspective,
 )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ WHATS = (
     "blur",
     "noise",
     "tone",
+    "warp",
 )
 
 
@@ -104,6 +105,16 @@ def lists_of_transforms(draw: Any, layout: dict[str, tuple[int, int]], channels:
             new = T.GaussianNoise(
                 draw(st.sampled_from([0.0, 0.2])), draw(st.sampled_from([0.0, 0.1, 1.0])), fields=chosen
             )
+        elif what == "warp":
+            bilinear = draw(st.booleans())
+            options = {"interpolation": ["nearest", "bilinear"][bilinear], "fill": draw(fill), "fields": chosen}
+            center = draw(st.none() | st.just((1.5, 4.0)))
+            new = [
+                T.RandomRotation(90, center=center, **options),
+                T.RandomAffine((-20, 70), (0.1, 0.3), (0.5, 1.5), 20, center=center, **options),
+                T.RandomPerspective(0.6, 0.75, **options),
+            ][draw(st.integers(0, 2))]
+            is_jittered = is_jittered or bilinear
         elif what == "turn":
             new = T.RandomDihedral(fields=chosen)
         else:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from warp_reference import affine_grid, affine_matrix, perspective_grid, sample
 
 from lmdbloader import transforms as T
 from lmdbloader.kernels import entries
@@ -23,6 +24,7 @@ DTYPES = {
 AUGMENTATIONS = 2
 PERMUTATIONS = [(0, 1, 2), (0, 2, 1), (1, 2, 0), (1, 0, 2), (2, 0, 1), (2, 1, 0)]
 TONES = T.RandomPosterize | T.RandomEqualize | T.RandomAutocontrast | T.RandomAdjustSharpness
+WARPS = T.RandomRotation | T.RandomAffine | T.RandomPerspective
 COLORS = (
     T.ColorJitter | T.RandomGrayscale | T.RandomSolarize | T.RandomInvert | T.GaussianBlur | T.GaussianNoise | TONES
     | T.RandomChannelPermutation
@@ -198,6 +200,31 @@ def with_tones(values: np.ndarray, t: Any, top: int) -> np.ndarray:
     return np.stack([(equalize if isinstance(t, T.RandomEqualize) else autocontrast)(p, top) for p in values])
 
 
+def warp(
+    values: np.ndarray, t: Any, draw: Any, full: tuple[int, int], ratio: int, grid: int, bilinear: bool, fill: Any
+) -> np.ndarray:
+    """Warp (C, H, W) as torchvision does; `full` is the size of the largest image."""
+    (w0, w1, w2, w3), (a, b, c, d), r = draw(0), draw(1), t.real_numbers
+    (height, width), (h, w) = values.shape[1:], full
+    if isinstance(t, T.RandomPerspective):
+        down, across = (int(t.distortion_scale * (side // 2)) + 1 for side in full)
+        right, bottom, more = w - across, h - down, draw(2)
+        xs = below(a, across), right + below(c, across), right + below(more[0], across), below(more[2], across)
+        ys = below(b, down), below(d, down), bottom + below(more[1], down), bottom + below(more[3], down)
+        to_x, to_y = (0, w - 1, w - 1, 0), (0, 0, h - 1, h - 1)
+        rows = [(x, y, 1, 0, 0, 0, -u * x, -u * y) for x, y, u in zip(xs, ys, to_x, strict=True)]
+        rows += [(0, 0, 0, x, y, 1, -v * x, -v * y) for x, y, v in zip(xs, ys, to_y, strict=True)]
+        if unit(w0) >= t.p or min(full) == 1 or abs(np.linalg.det(rows)) < 1e-6:
+            return values
+        m = np.linalg.solve(rows, [*to_x, *to_y]) / (1, 1, ratio, 1, 1, ratio, 1 / ratio, 1 / ratio)
+        return sample(values, perspective_grid(m, height, width), bilinear, fill).astype(np.float64)
+    angle, shear = uniform(w0, *r[:2]), (uniform(a, *r[6:8]), uniform(b, *r[8:10]))
+    shift = [round(uniform(v, -s, s) / grid) * grid for v, s in ((w1, r[2] * w), (w2, r[3] * h))]
+    matrix = affine_matrix(angle, shift, uniform(w3, *r[4:6]), shear, t.center, h, w)
+    matrix[:, 2] /= ratio
+    return sample(values, affine_grid(matrix, height, width, height, width), bilinear, fill).astype(np.float64)
+
+
 def resized_crop_box(draw: Any, height: int, width: int, t: Any) -> tuple[int, int, int, int]:
     """Return (top, left, height, width) by torchvision's RandomResizedCrop.get_params."""
     for block in range(10):
@@ -342,6 +369,12 @@ def _move(
             ranges = t.real_numbers
             factors = [uniform(w, *ranges[2 * k : 2 * k + 2]) for k, w in enumerate((w0, w1, w2))]
             values = jitter(values, factors, uniform(draw(1)[1], *ranges[8:10]), below(w3, 24), top)
+        elif isinstance(t, WARPS):
+            fill = per_channel(masks.get(name, t.fill), channels)
+            bilinear = t.interpolation == "bilinear" and name not in masks
+            values = warp(values, t, draw, (height, width), ratio, grid, bilinear, fill)
+            values = values if top is None else np.rint(values)
+            slack += 0 if not bilinear else 1 if top else 1e-3 * float(np.abs(values).max(initial=1))
         elif isinstance(t, T.GaussianBlur):
             low, high, across, down, _ = t.real_numbers
             values, slack = blur(values, int(across), int(down), uniform(w0, low, high)), slack + 1

@@ -73,7 +73,8 @@ def with_resolution(transforms: Sequence[Any], size: tuple[int, int]) -> list[An
     """Return transforms whose results have another size.
 
     The last transform that sets the size gets this one; the sizes before it change in proportion: Resize(256) and
-    CenterCrop(224) become Resize(128) and CenterCrop(112). So do paddings, translations and the size of Cutout.
+    CenterCrop(224) become Resize(128) and CenterCrop(112). So do paddings, translations, centers, and the size of
+    Cutout.
 
     Args:
         transforms: Of a Loader; functions are returned unchanged.
@@ -101,6 +102,9 @@ def with_resolution(transforms: Sequence[Any], size: tuple[int, int]) -> list[An
         if isinstance(t, Geometry) and hasattr(t, "padding"):
             sides = t.padding if isinstance(t.padding, tuple) else (t.padding,)
             changes["padding"] = tuple(round(side * max(factors)) for side in sides)
+        center: Any = getattr(t, "center", None)
+        if isinstance(t, Geometry) and center:
+            changes["center"] = (center[0] * factors[1], center[1] * factors[0])
         if isinstance(t, Geometry) and hasattr(t, "size"):
             changes["size"] = size if number == last else _scaled(t.size, factors)
         found.append(replace(t, **changes) if changes else t)

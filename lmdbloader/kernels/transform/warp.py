@@ -155,12 +155,16 @@ def _set_perspective(geometry, color, fields, stage, full, share, words, more, b
     # The unit square is carried to the corners (Heckbert: Fundamentals of texture mapping, 1989), and this is inverted.
     ax, ay, bx, by = x1 - x2, y1 - y2, x3 - x2, y3 - y2
     sum_x, sum_y = x0 - x1 + x2 - x3, y0 - y1 + y2 - y3
-    area = np.float64(ax * by - bx * ay)
+    area = ax * by - bx * ay
+    others = ((x1 - x0) * (y3 - y0) - (x3 - x0) * (y1 - y0)) * ((x0 - x1) * -ay + ax * (y0 - y1))
+    others *= (x0 - x3) * by - bx * (y0 - y3)
+    if area == 0 or others == 0:
+        return  # three corners are on one line; torchvision raises an error
     g, h = (sum_x * by - bx * sum_y) / area, (ax * sum_y - sum_x * ay) / area
     a, b, d, e = x1 - x0 + g * x1, x3 - x0 + h * x3, y1 - y0 + g * y1, y3 - y0 + h * y3
     last = a * e - b * d
-    if area == 0.0 or last == 0.0 or height == 1 or width == 1:
-        return  # corners are on one line; torchvision raises an error
+    if last == 0.0:
+        return
     wide, high = (width - 1) / last, (height - 1) / last
     for f in range(geometry.shape[0]):
         if fields >> f & 1:

@@ -17,10 +17,12 @@ import numpy as np
 import torch
 import torchvision
 from torchvision.transforms import v2
+from torchvision.transforms.functional import _get_perspective_coeffs
 from torchvision_cases import CASES, EPOCH, SEED, Case
 from transform_reference import PERMUTATIONS, TONES, below, erased_box, normals, resized_crop_box, uniform, unit, words
 
 from lmdbloader import transforms as T
+from lmdbloader.kernels import entries
 
 HERE = Path(__file__).parent
 ORDERS = [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)]
@@ -89,6 +91,17 @@ def drawn(ours: Any, theirs: Any, image: torch.Tensor, draw: Any) -> dict[str, A
         return {"num_input_channels": channels} if unit(draw(1)[0]) < ours.p else None
     if isinstance(ours, T.GaussianBlur):
         return {"sigma": [uniform(w0, *ours.real_numbers[:2])] * 2} if unit(draw(1)[0]) < ours.p else None
+    if isinstance(ours, T.RandomRotation | T.RandomAffine):
+        return affine(ours, draw, height, width)
+    if isinstance(ours, T.RandomPerspective):
+        return perspective(ours, draw, height, width) if unit(w0) < ours.p else None
+    if isinstance(ours, T.ElasticTransform):
+        noise = np.zeros(-(-2 * height * width // 256) * 256, np.float32)
+        entries.fill_uniform(noise, w0 >> 11, w1 >> 11, 0)
+        fields = iter(torch.from_numpy(noise[: 2 * height * width]).view(2, 1, 1, height, width))
+        with patch("torch.rand", lambda *shape: next(fields)):
+            params: dict[str, Any] = theirs.make_params([image])
+        return params
     if isinstance(ours, T.RandomErasing):
         box = erased_box(draw, height, width, ours)
         fill = torch.tensor(theirs.value)[:, None, None]
@@ -103,6 +116,30 @@ def drawn(ours: Any, theirs: Any, image: torch.Tensor, draw: Any) -> dict[str, A
         down, across = height + top + bottom - params["height"], width + left + right - params["width"]
         return {**params, "top": below(w0, down + 1), "left": below(w1, across + 1)}
     return {}
+
+
+def affine(ours: Any, draw: Any, height: int, width: int) -> dict[str, Any]:
+    """Return the parameters of RandomRotation or RandomAffine."""
+    (w0, w1, w2, w3), (more, last, _, _), r = draw(0), draw(1), ours.real_numbers
+    angle = uniform(w0, *r[:2])
+    if isinstance(ours, T.RandomRotation):
+        return {"angle": -angle}
+    shifts = [round(uniform(w, -share, share)) for w, share in ((w1, r[2] * width), (w2, r[3] * height))]
+    shear = [uniform(more, *r[6:8]), uniform(last, *r[8:10])]
+    return {"angle": angle, "translate": shifts, "scale": uniform(w3, *r[4:6]), "shear": shear}
+
+
+def perspective(ours: Any, draw: Any, height: int, width: int) -> dict[str, Any]:
+    """Return the parameters of RandomPerspective."""
+    a, b, c, d, e, f, g, h = (*draw(1), *draw(2))
+    down, across = (int(ours.distortion_scale * (side // 2)) + 1 for side in (height, width))
+    right, bottom = width - across, height - down
+    ends = [
+        [below(a, across), below(b, down)], [right + below(c, across), below(d, down)],
+        [right + below(e, across), bottom + below(f, down)], [below(g, across), bottom + below(h, down)],
+    ]  # fmt: skip
+    starts = [[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]]
+    return {"coefficients": _get_perspective_coeffs(starts, ends)}
 
 
 if __name__ == "__main__":
