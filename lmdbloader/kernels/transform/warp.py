@@ -156,7 +156,7 @@ def _set_perspective(geometry, color, fields, stage, full, share, words, more, b
     ax, ay, bx, by = x1 - x2, y1 - y2, x3 - x2, y3 - y2
     sum_x, sum_y = x0 - x1 + x2 - x3, y0 - y1 + y2 - y3
     area = ax * by - bx * ay
-    others = ((x1 - x0) * (y3 - y0) - (x3 - x0) * (y1 - y0)) * ((x0 - x1) * -ay + ax * (y0 - y1))
+    others = np.float64((x1 - x0) * (y3 - y0) - (x3 - x0) * (y1 - y0)) * ((x0 - x1) * -ay + ax * (y0 - y1))
     others *= (x0 - x3) * by - bx * (y0 - y3)
     if area == 0 or others == 0:
         return  # three corners are on one line; torchvision raises an error
