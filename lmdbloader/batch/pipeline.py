@@ -339,12 +339,14 @@ class Pipeline:
         """Return the items of the arrays that resizes, blurs and noise need: bounds, weights and one line."""
         height, width = self._most[[at.MOST_HEIGHT, at.MOST_WIDTH]].tolist()
         (codes, real), filtering = (self.program.whole[:, opcodes.OP_CODE], self.program.real), 1
-        if (codes > opcodes.JITTER).any():
+        if ((codes > opcodes.JITTER) | (codes == opcodes.POLICY)).any():
             sides = real[codes == opcodes.BLUR][:, [opcodes.BLUR_DOWN, opcodes.BLUR_ACROSS]].max(0, initial=0)
             filtering = entries.color_room(height, width, *sides.astype(int).tolist())
         if self.program.warps:
             sizes = (4 if f.dtype.is_floating_point else f.dtype.itemsize for f in self._image_fields)
             filtering = max(filtering, entries.warp_room(height, width, max(sizes), self._elastic_side()))
+        if opcodes.AUGMIX in codes:
+            filtering = max(filtering, entries.mixing_room(height, width))
         if not self.program.resizes:
             return 1, 1, filtering
         longest = max(height, width)

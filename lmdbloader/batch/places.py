@@ -80,7 +80,7 @@ def image_of_places(pipeline: Pipeline, place: Field) -> int | None:
     """Return the number of the image field that boxes or points are in; None if nothing moves them.
 
     Raises:
-        OptionError: It is not read, so that nothing says where they move.
+        OptionError: It is not read, so that nothing says where they move; or it is mixed of moved images.
     """
     if not pipeline.fields or not len(pipeline.rows) or not pipeline.moves:
         return None
@@ -91,6 +91,13 @@ def image_of_places(pipeline: Pipeline, place: Field) -> int | None:
             f"and transforms would move them with it. Read it too, or leave {place.name!r} out: "
             "LMDBDataset(path, fields=[...])."
         )
+    for t in pipeline.transforms:
+        if isinstance(t, Geometry) and t.mixes and (t.fields is None or image in t.fields):
+            raise OptionError(
+                f"{pipeline.reader.place}: {t} mixes images that it has moved, and the {place.kind} of field "
+                f"{place.name!r} cannot follow. Leave the field out, LMDBDataset(path, fields=[...]), or use "
+                "RandAugment, which they follow."
+            )
     return pipeline.fields.index(image)
 
 

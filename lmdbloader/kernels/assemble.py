@@ -28,6 +28,7 @@ from lmdbloader.kernels.transform import opcodes as op
 from lmdbloader.kernels.transform.color import change_colors
 from lmdbloader.kernels.transform.float_pass import convert_planes, suits
 from lmdbloader.kernels.transform.geometry import is_filled
+from lmdbloader.kernels.transform.mixing import mix
 from lmdbloader.kernels.transform.place import erase, finish, place, place_nearest
 from lmdbloader.kernels.transform.program import draw
 from lmdbloader.kernels.transform.warp import displaces, move, warp
@@ -139,7 +140,9 @@ def _run_stages(source, row, plane, channels, begun, geometry, color, rooms, scr
                     return num.CHANGED
                 target = warped
             elif g[op.CLOSING] == op.THEN_COLOR:
-                if source.itemsize == 1:
+                if source.itemsize == 1 and color[s, op.COLOR_CODE] == op.AUGMIX:
+                    fits = mix(u8_at(target.ctypes.data, limit), channels, h, w, color[s], line)
+                elif source.itemsize == 1:
                     fits = change_colors(u8_at(target.ctypes.data, limit), channels, h, w, color[s], line)
                 else:
                     fits = change_colors(u16_at(target.ctypes.data, limit), channels, h, w, color[s], line)

@@ -83,6 +83,7 @@ downscale = Entry(
     A="i32 i64",
 )
 color_room = Entry("transform.color.color_room(height: i64, width: i64, down: i64, across: i64) -> i64")
+mixing_room = Entry("transform.mixing.mixing_room(height: i64, width: i64) -> i64")
 warp_room = Entry("transform.warp.warp_room(height: i64, width: i64, itemsize: i64, side: i64) -> i64")
 kernel_side = Entry("transform.displacement.kernel_side(sigma: f64) -> i64")
 resample_room = Entry(

@@ -18,14 +18,22 @@ if TYPE_CHECKING:
     from lmdbloader.transforms.boxes import SanitizeBoxes as SanitizeBoxes
     from lmdbloader.transforms.compiled_function import CompiledFunction as CompiledFunction
     from lmdbloader.transforms.operations import *  # noqa: F403 - a new transform is listed in `operations` only
+    from lmdbloader.transforms.policies import AugMix as AugMix
+    from lmdbloader.transforms.policies import AutoAugment as AutoAugment
+    from lmdbloader.transforms.policies import RandAugment as RandAugment
+    from lmdbloader.transforms.policies import TrivialAugmentWide as TrivialAugmentWide
 
 # Where names are that load when they are first used; all others are in `operations`.
 _HOMES = {
+    "AugMix": "policies",
+    "AutoAugment": "policies",
     "CompiledFunction": "compiled_function",
     "CutMix": "batch_functions",
     "LabelSmoothing": "batch_functions",
     "MixUp": "batch_functions",
+    "RandAugment": "policies",
     "SanitizeBoxes": "boxes",
+    "TrivialAugmentWide": "policies",
 }
 
 

@@ -86,6 +86,7 @@ class Geometry(Transform):
         resizes: Whether it resizes images.
         erases: Whether it fills a rectangle of the finished image with its `value`.
         warps: Whether its pixels are between those of the image, with its `fill` around it.
+        mixes: Whether its result is a mix of moved images, which no mask, box or point can follow.
     """
 
     code: ClassVar[int]
@@ -93,6 +94,7 @@ class Geometry(Transform):
     resizes: ClassVar[bool] = False
     erases: ClassVar[bool] = False
     warps: ClassVar[bool] = False
+    mixes: ClassVar[bool] = False
 
     @property
     def size_numbers(self) -> tuple[int, int]:
@@ -147,6 +149,11 @@ class Geometry(Transform):
     def real_numbers(self) -> tuple[float, ...]:
         """Its real numbers, at most NUM_REAL: probabilities and ranges of its random choices."""
         return ()
+
+    @property
+    def num_operations(self) -> int:
+        """How many operations it is in a program, with the same numbers; if several, each has a stage of its own."""
+        return 1
 
     @property
     def ends_stage(self) -> bool:

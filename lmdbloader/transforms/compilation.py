@@ -74,15 +74,16 @@ def compile_program(transforms: Sequence[Transform], fields: Sequence[ImageField
         for column, number in transform.whole_numbers.items():
             operation[column] = number
         operation[opcodes.OP_RECTANGLE] = erasing
-        whole.append(operation)
-        real.append([*transform.real_numbers, *[0.0] * (opcodes.NUM_REAL - len(transform.real_numbers))])
+        for slot in range(transform.num_operations):
+            operation[opcodes.OP_STAGE], operation[opcodes.OP_SLOT] = stage, slot
+            whole.append(list(operation))
+            real.append([*transform.real_numbers, *[0.0] * (opcodes.NUM_REAL - len(transform.real_numbers))])
+            stage += transform.ends_stage
         varying = _varying(transform, mask, varying)
         padded |= mask if transform.pads else 0
         erasing += transform.erases
-        stage += transform.ends_stage
-        if (
-            transform.resizes or transform.warps
-        ):  # a change of colours may leave a sample out, whose padding then is still there
+        # Others may leave a sample out, whose padding then is still there.
+        if transform.resizes or transform.code == opcodes.AFFINE:
             padded &= ~mask
     return Program(
         np.array(whole, np.int64).reshape(-1, opcodes.NUM_WHOLE),
@@ -145,6 +146,12 @@ def _concerned(transform: Transform, fields: Sequence[ImageField]) -> list[int]:
         if name not in names:
             raise OptionError(f"{transform}: no image field {name!r}; there are {', '.join(names) or 'none'}")
     concerned = [i for i, name in enumerate(names) if transform.fields is None or name in transform.fields]
+    if isinstance(transform, Geometry) and transform.mixes and any(fields[i].is_mask for i in concerned):
+        rest = tuple(field.name for field in fields if not field.is_mask)
+        raise OptionError(
+            f"{transform}: mixes images that it has moved, and no mask can follow. Read images alone, "
+            f"LMDBDataset(path, fields={rest}), or use RandAugment, which masks follow."
+        )
     if isinstance(transform, Geometry) and transform.moves:
         return concerned
     masks = [names[i] for i in concerned if fields[i].is_mask]
@@ -161,6 +168,6 @@ def _concerned(transform: Transform, fields: Sequence[ImageField]) -> list[int]:
 def _fill_numbers(transform: Any, fields: Sequence[ImageField]) -> list[int]:
     """Return the fill of three channels as whole numbers, and as the bits of floats."""
     for field in fields:
-        check_fill(transform, transform.fill, field.name, field.channels, field.dtype)
-    fill = transform.fill if isinstance(transform.fill, tuple) else (transform.fill,) * 3
+        check_fill(transform, transform.fill or 0, field.name, field.channels, field.dtype)
+    fill = transform.fill if isinstance(transform.fill, tuple) else (transform.fill or 0,) * 3
     return [*map(int, fill), *np.array(fill, np.float32).view(np.uint32).tolist()]

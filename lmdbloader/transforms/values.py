@@ -135,6 +135,8 @@ class Chain:
                 "pixels first, then ToDtype and Normalize, with RandomErasing and Cutout anywhere after those. Change "
                 "the order."
             )
+        elif getattr(transform, "code", 0) in (opcodes.POLICY, opcodes.AUGMIX):
+            self._check_policy(transform)
         elif (code := getattr(transform, "code", 0)) >= opcodes.JITTER:
             self._check_colors(transform, of_colors=code not in (opcodes.BLUR, opcodes.NOISE))
         if isinstance(transform, ToDtype | Normalize) or erases:
@@ -147,6 +149,15 @@ class Chain:
                 f"{transform}: the images of {self.field.name!r} are {self.field.dtype} with "
                 f"{_counted(self.field.channels)}; expected uint8 or uint16{' with 1 or 3 channels' * of_colors}. "
                 f"Leave it out, or name the fields that it is for: {type(transform).__name__}(..., fields=('image',))."
+            )
+
+    def _check_policy(self, transform: Transform) -> None:
+        """Refuse a policy for images that are not what torchvision's policies are made for; masks follow its moves."""
+        if not self.field.is_mask and (self.field.dtype != torch.uint8 or self.field.channels not in (1, 3)):
+            raise OptionError(
+                f"{transform}: the images of {self.field.name!r} are {self.field.dtype} with "
+                f"{_counted(self.field.channels)}; expected uint8 with 1 or 3 channels, as for torchvision's. Store 8 "
+                "bits, or write single operations, such as RandomRotation and ColorJitter."
             )
 
     def _convert(self, transform: ToDtype) -> None:

@@ -43,6 +43,12 @@ def array_at(address, count, like):
 
 
 @njit(inline="always")
+def cube_at(address, count, like):
+    """Return `count` values at an address as an array (1, 1, count) of another's type."""
+    return carray(_pointer(np.uint64(address)), (1, 1, count), like.dtype)
+
+
+@njit(inline="always")
 def part(array, at, count):
     """Return array[at : at + count] as its own array, without a copy.
 

@@ -11,12 +11,13 @@ POSTERIZE, EQUALIZE, AUTOCONTRAST, SHARPNESS, PERMUTE, AUGMIX = range(16, 22)
 
 # Columns of an operation's whole numbers: its code, its fields (one bit each), its stage, (height, width) of the result
 # (a width of 0: the height is that of the shorter side), whether a crop pads and by how many pixels on each side,
-# whether a resize is bicubic or a warp bilinear, the number of an erased rectangle, whether a rotation expands, and the
-# fill of three channels: as a whole number, and as the bits of a float32. Images of more channels have one fill.
+# whether a resize is bicubic or a warp bilinear, the number of an erased rectangle, whether a rotation expands, which
+# of the operations of a policy it is, and the fill of three channels: as a whole number, and as the bits of a float32.
+# Images of more channels have one fill.
 (
     OP_CODE, OP_FIELDS, OP_STAGE, OP_HEIGHT, OP_WIDTH, OP_PADS, OP_PAD_TOP, OP_PAD_BOTTOM, OP_PAD_LEFT, OP_PAD_RIGHT,
-    OP_CUBIC, OP_RECTANGLE, OP_EXPANDS, OP_FILL,
-) = range(14)  # fmt: skip
+    OP_CUBIC, OP_RECTANGLE, OP_EXPANDS, OP_SLOT, OP_FILL,
+) = range(15)  # fmt: skip
 NUM_WHOLE = OP_FILL + 6
 # Of OP_PADS: nothing around the image, the pixels given, or as many more as an image lacks for the crop on both sides.
 PADS_NOTHING, PADS, PADS_SMALL_IMAGES = range(3)
@@ -41,6 +42,14 @@ AFFINE_SHEAR, AFFINE_CENTER = 6, 10
 # deviations across and down.
 PERSPECTIVE_SHARE, PERSPECTIVE_P = range(2)
 ELASTIC_ALPHA, ELASTIC_SIGMA = 0, 2
+# Of POLICY: the space of magnitudes, how many there are, the number of the one to take (-1: a random one), the table of
+# sub-policies (-1: none; see `policy_tables`), and how pixels are blended, see WARP_BILINEAR.
+POLICY_SPACE, POLICY_BINS, POLICY_MAGNITUDE, POLICY_TABLE, POLICY_BLENDS = range(5)
+# Of AUGMIX, which has POLICY_BLENDS too: how many magnitudes it draws from, the number of chains, the operations of
+# each (0: a random number), the parameter of its distributions, and whether brightness and the like are among them.
+MIX_SEVERITY, MIX_WIDTH, MIX_DEPTH, MIX_ALPHA = range(4)
+MIX_ALL = 5
+MOST_CHAINS = 1000
 NUM_REAL = 12
 
 # The geometry of one field of one sample at one stage: out(y, x) is in(row + down * y, column + across * x), with y and
@@ -68,6 +77,10 @@ COLOR_AMOUNT = COLOR_SOURCES = 1
 # coefficients; of ELASTIC: its real numbers, two halves of a key, and the size of the field of displacements.
 WARP_BILINEAR, WARP_MATRIX, WARP_EXPANDS = 1, 2, 8
 WARP_ELASTIC, WARP_KEY, WARP_HEIGHT, WARP_WIDTH = 2, 6, 8, 9
+# Of WARP_BILINEAR: the edge is blended with the black around the image; with a fill it is blended twice.
+TO_BLACK = 2
+# Of AUGMIX: the key, its real numbers, the fill, and how many times smaller the image is than the largest one.
+MIX_KEY, MIX_NUMBERS, MIX_FILL, MIX_RATIO = 1, 3, 9, 12
 NUM_COLOR = 4 + NUM_REAL
 # The number of a sample has so many bits; above them is the number of a frame in its window.
 FRAME_BITS = 44

@@ -13,6 +13,7 @@ from lmdbloader.kernels.runtime.philox import AUGMENT_STREAM, below, philox, uni
 from lmdbloader.kernels.transform import opcodes as op
 from lmdbloader.kernels.transform.color import draw_colors
 from lmdbloader.kernels.transform.geometry import begin, crop, flip_horizontally, flip_vertically, is_filled, transpose
+from lmdbloader.kernels.transform.policy import draw_mix, draw_policy
 from lmdbloader.kernels.transform.warp import draw_warp
 
 _TRIES = 10
@@ -225,7 +226,7 @@ def _apply(operation, numbers, seed, epoch, sample, frame, number, geometry, col
                 if which & 1:
                     flip_horizontally(g)
         return 0
-    if code >= op.JITTER:
+    if code >= op.JITTER and code != op.AUGMIX:
         more = philox(seed, AUGMENT_STREAM, sample, epoch, number, np.uint64(1))
         for f in range(num_fields):
             if fields >> f & 1 and draw_colors(code, numbers, words, more, f, frame, color[f, stage]):
@@ -237,6 +238,14 @@ def _apply(operation, numbers, seed, epoch, sample, frame, number, geometry, col
     full_height, full_width = geometry[largest, stage, op.HEIGHT], geometry[largest, stage, op.WIDTH]
     if code <= op.ELASTIC and code >= op.AFFINE:
         draw_warp(operation, numbers, seed, epoch, sample, number, geometry, color, stage, largest, grid)
+        return 0
+    if code == op.AUGMIX:
+        draw_mix(operation, numbers, words, geometry, color, stage, full_height)
+        return 0
+    if code == op.POLICY:
+        draw_policy(
+            operation, numbers, seed, sample, epoch, number, geometry, color, stage, full_height, full_width
+        )  # fmt: skip
         return 0
     # Positions are counted in steps of the grid, so that they fall on whole pixels of every field.
     rows, columns = full_height // grid, full_width // grid

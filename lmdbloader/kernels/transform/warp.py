@@ -378,18 +378,18 @@ def _weigh(xs, ys, height, width, found, weights):
 
 
 @kernel
-def _interleave(source, first, channels, height, width, out):
-    """Write pixels of up to three planes and a 1, with zeros around them."""
+def _interleave(source, first, channels, height, width, rest, out):
+    """Write pixels of up to three planes and a 1; around them zeros and `rest`: whether the fill has no part there."""
     step = width + _BORDER
     plane = height * width
     for y in range(height + _BORDER):
         row = part(out, y * step * _LANES, step * _LANES)
         if y == 0 or y > height:
             for x in range(step * _LANES):
-                row[x] = 0
+                row[x] = rest if x & 3 == 3 else 0
             continue
         for x in range(_LANES):
-            row[x] = row[(step - 2) * _LANES + x] = row[(step - 1) * _LANES + x] = 0
+            row[x] = row[(step - 2) * _LANES + x] = row[(step - 1) * _LANES + x] = rest if x == 3 else 0
         at = first * plane + (y - 1) * width
         red = part(source, at, width)
         green = part(source, at + plane if channels > 1 else at, width)
@@ -476,7 +476,7 @@ def warp(source, channels, height, width, g, drawn, target, new_height, new_widt
     while first < channels:
         count = min(channels - first, 3) if bilinear else channels
         if bilinear:
-            _interleave(source, first, count, height, width, pixels)
+            _interleave(source, first, count, height, width, drawn[op.WARP_BILINEAR] == op.TO_BLACK, pixels)
             for c in range(3):
                 fill[c] = _fill_of(g, first + c, source.itemsize)
             fill[3] = 0
