@@ -16,6 +16,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 import torchvision
+from policy_replay import replay
 from torchvision.transforms import v2
 from torchvision.transforms.functional import _get_perspective_coeffs
 from torchvision_cases import CASES, EPOCH, SEED, Case
@@ -25,6 +26,7 @@ from lmdbloader import transforms as T
 from lmdbloader.kernels import entries
 
 HERE = Path(__file__).parent
+POLICIES = T.RandAugment | T.TrivialAugmentWide | T.AutoAugment | T.AugMix
 ORDERS = [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)]
 
 
@@ -45,7 +47,9 @@ def signature(cls: Any) -> list[list[Any]]:
     """Return (name, whether it is positional, its default in a list or an empty list) of each argument."""
     found: list[list[Any]] = []
     for parameter in inspect.signature(cls).parameters.values():
-        default = [] if parameter.default is parameter.empty else [parameter.default]
+        default = (
+            [] if parameter.default is parameter.empty else [getattr(parameter.default, "value", parameter.default)]
+        )
         found.append([parameter.name, parameter.kind is parameter.POSITIONAL_OR_KEYWORD, default])
     return found
 
@@ -60,7 +64,14 @@ def result(case: Case, sample: int, stored: np.ndarray) -> np.ndarray:
     image, number = torch.from_numpy(stored), 0
     for ours, (name, args, keywords) in zip(case.ours(), case.calls, strict=True):
         draw = partial(words, SEED, EPOCH, sample, number)
+        if name == "AutoAugment":
+            args = tuple(map(v2.AutoAugmentPolicy, args))
         theirs = getattr(v2, name)(*args, **keywords)
+        if isinstance(ours, POLICIES):
+            at = number
+            image = replay(ours, theirs, image, lambda slot, block, at=at: words(SEED, EPOCH, sample, at + slot, block))
+            number += ours.num_operations
+            continue
         params = drawn(ours, theirs, image, lambda block=0, draw=draw: draw(block))
         if params is not None:
             noise = torch.from_numpy(normals(draw(), 0, image.numel())).view(image.shape)
