@@ -264,6 +264,7 @@ def test_one_draw_for_a_whole_batch_is_warned_of(path: Path, transform: Any, nam
     with pytest.warns(UserWarning, match=rf"{name}.* draws once for a whole batch.*transform=v2.{name}") as caught:
         lmdbloader.Loader(dataset, 2, order="random", transforms=[transform])
     assert caught[0].filename == __file__
+    assert ("lmdbloader.transforms.ColorJitter is compiled" in str(caught[0].message)) == (name == "ColorJitter")
 
 
 class Lambda(Transform):

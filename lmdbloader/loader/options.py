@@ -161,13 +161,17 @@ def _with_values_in_degradation(transforms: Sequence[Any]) -> Sequence[Any]:
 
 def _warn_of_one_draw(function: Any) -> None:
     """Warn of transforms of torchvision that draw one number for all samples of a batch."""
+    from lmdbloader import transforms
     from lmdbloader.transforms.of_torchvision import random_parts
 
     names = sorted({type(part).__name__ for part in random_parts(function)})
     if names:
+        compiled = [name for name in names if name in transforms.__all__]
+        own = f" lmdbloader.transforms.{compiled[0]} is compiled, and draws for each sample." if compiled else ""
         warnings.warn(
             f"transforms: torchvision's {', '.join(names)} draws once for a whole batch, so all of its samples change "
-            f"in the same way. For a draw for each sample, in Python: LMDBDataset(path, transform=v2.{names[0]}(...)).",
+            f"in the same way. For a draw for each sample, in Python: LMDBDataset(path, transform=v2.{names[0]}(...))."
+            f"{own}",
             stacklevel=5,
         )
 
