@@ -42,7 +42,7 @@ QUALITY = 85
 SEEDS = {
     "RandomHorizontalFlip": 6, "RandomVerticalFlip": 2, "RandomSolarize": 2, "RandomErasing": 6, "MixUp": 21,
     "CutMix": 21, "BatchFunction": 4, "RandomRotation": 4, "RandomPerspective": 2, "RandAugment": 2,
-    "TrivialAugmentWide": 5, "AutoAugment": 6, "AugMix": 4,
+    "TrivialAugmentWide": 5, "AutoAugment": 6, "AugMix": 4, "RandomApply": 6, "RandomChoice": 2,
 }  # fmt: skip
 # Photographs other than the cat: colourful ones.
 PHOTOGRAPHS = dict.fromkeys(

@@ -21,7 +21,7 @@ from lmdbloader.lab import tuning as tuner
 from lmdbloader.lab.arms import Arm, Feed, Material, open_arm, take_turn
 from lmdbloader.lab.tuning import try_steps
 from lmdbloader.loader import tuning_cache
-from lmdbloader.transforms import RandomCrop, RandomDihedral, ToDtype
+from lmdbloader.transforms import RandomApply, RandomCrop, RandomDihedral, ToDtype
 
 Capture = pytest.CaptureFixture[str]
 
@@ -174,7 +174,7 @@ def test_a_damaged_dataset_is_an_error_and_nothing_is_remembered(path: Path, tmp
     [
         (THREADS[2], []),
         (THREADS[1], [RandomCrop((32, 16), padding=2), ToDtype(torch.float32, scale=True)]),
-        (WORKERS[0], [RandomCrop(32), RandomDihedral(fields=("lr", "hr"))]),
+        (WORKERS[0], [RandomCrop(32), RandomApply([RandomDihedral(fields=("lr", "hr"))])]),
     ],
     ids=range(3),
 )

@@ -58,6 +58,9 @@ ALL = [
     T.ToDtype(torch.float32, True),
     T.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     T.RandomHorizontalFlip(fields=("hr",)),
+    T.RandomApply([T.RandomCrop(8), [T.CenterCrop(8)]], 0.25),
+    T.RandomChoice([T.RandomCrop(8), [], T.RandomApply([T.CenterCrop(8)])], [1, 2, 0.5], fields=("hr",)),
+    T.RandomOrder([T.RandomHorizontalFlip(), T.GaussianBlur(3)]),
 ]
 
 

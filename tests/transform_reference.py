@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -29,6 +30,7 @@ COLORS = (
     T.ColorJitter | T.RandomGrayscale | T.RandomSolarize | T.RandomInvert | T.GaussianBlur | T.GaussianNoise | TONES
     | T.RandomChannelPermutation
 )  # fmt: skip
+CONTAINERS = T.RandomApply | T.RandomChoice | T.RandomOrder
 
 
 @dataclass(frozen=True)
@@ -309,19 +311,45 @@ def apply_all(
     label that fills each.
     """
     now = {name: Expected(image.astype(np.float64), DTYPES[image.dtype]) for name, image in images.items()}
-    number = 0
-    for t in transforms:
-        names = [name for name in now if t.fields is None or name in t.fields]
-        if isinstance(t, T.ToDtype | T.Normalize | COLORS | T.RandomErasing | T.Cutout):
-            names = [name for name in names if name not in masks]
-        if isinstance(t, T.Geometry):
-            here = number
-            _move(now, names, t, lambda block, here=here: words(seed, epoch, sample, here, block), columns_first, masks)
+
+    def walk(transforms: Sequence[Any], number: int, taken: bool) -> int:
+        """Apply transforms if they are taken, and return the number of the operation after them."""
+        for t in transforms:
+            if isinstance(t, list | tuple):
+                number = walk(t, number, taken)
+                continue
+            draw = partial(words, seed, epoch, sample, number)
+            if isinstance(t, CONTAINERS):
+                for inner, hit in branches(t, lambda block, draw=draw: draw(block)[0]):
+                    number = walk(inner, number + 1, taken and hit)
+                continue
+            names = [name for name in now if t.fields is None or name in t.fields]
+            if isinstance(t, T.ToDtype | T.Normalize | COLORS | T.RandomErasing | T.Cutout):
+                names = [name for name in names if name not in masks]
+            if not isinstance(t, T.Geometry):
+                for name in names:
+                    now[name] = convert(now[name], t) if isinstance(t, T.ToDtype) else normalize(now[name], t)
+                continue
+            if taken:
+                _move(now, names, t, draw, columns_first, masks)
             number += 1
-            continue
-        for name in names:
-            now[name] = convert(now[name], t) if isinstance(t, T.ToDtype) else normalize(now[name], t)
+        return number
+
+    walk(transforms, 0, True)
     return now
+
+
+def branches(t: Any, draw: Any) -> list[tuple[list[Any], bool]]:
+    """Return the branches of a container in the order of its operations, and which of them are taken."""
+    items = t.transforms
+    if isinstance(t, T.RandomApply):
+        return [(items, unit(draw(0)) < t.p)]
+    if isinstance(t, T.RandomChoice):
+        shares = np.cumsum(t.p or [1] * len(items)) / np.sum(t.p or [1] * len(items))
+        chosen = int(np.searchsorted(shares, unit(draw(0)), "right"))
+        return [([item], k == chosen) for k, item in enumerate(items)]
+    order = sorted(range(len(items)), key=draw)
+    return [([item], order[place] == k) for place in range(len(items)) for k, item in enumerate(items)]
 
 
 def nearest(values: np.ndarray, height: int, width: int) -> np.ndarray:

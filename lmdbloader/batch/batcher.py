@@ -153,6 +153,12 @@ class Batcher:
 
         return Functions(self.pipeline, self.fields, self._own_transform, functions, self._clips)
 
+    def add(self, name: str, read: Callable[[I64, I64, int, Clock], Mapping[str, Any]]) -> None:
+        """Add a column after the fields: nested dicts of tensors (B, ...)."""
+        self._others.append((len(self._names), name, read))
+        self._names = (*self._names, name)
+        self._type = sample_type(self._names, self._type._lists, self._type._json)
+
     @property
     def own_functions(self) -> Functions:
         """The dataset's own transform and the functions, as they are called for these fields."""

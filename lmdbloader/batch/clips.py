@@ -217,11 +217,13 @@ class Clips(ReadsMany):
 
     def _joined(self, columns: Any) -> Any:
         """Return a named tuple of columns (n * N, ...) of frames as one of columns (n, N, ...) of windows."""
-        return sample_type(*self._fields)(*map(self._of_windows, columns._fields, columns))
+        return sample_type(columns._fields, *self._fields[1:])(*map(self._of_windows, columns._fields, columns))
 
     def _of_windows(self, name: str, column: Any) -> Any:
         if isinstance(column, torch.Tensor):
             return column.view(-1, self.frames, *column.shape[1:])
+        if isinstance(column, dict):  # `params`
+            return {key: self._of_windows(key, value) for key, value in column.items()}
         if name == CLIP:
             return column[:: self.frames]
         return [column[first : first + self.frames] for first in range(0, len(column), self.frames)]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from lmdbloader.batch.pipeline import Output, Pipeline
-from lmdbloader.batch.sample import sample_type
+from lmdbloader.batch.sample import PARAMS, sample_type
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels import assemble_columns as at
 from lmdbloader.kernels.transform import opcodes
@@ -125,7 +125,8 @@ class DegradeStep:
         )  # fmt: skip
         lr, *kept = [o.images(m) for o, m in zip(outputs, memory, strict=False)]
         values = {**batch._asdict(), LR: lr, HR: kept[0] if kept else images}
-        return sample_type(tuple(self.kinds), type(batch)._lists, type(batch)._json)(*map(values.get, self.kinds))
+        names = (*self.kinds, *(name for name in batch._fields if name == PARAMS))
+        return sample_type(names, type(batch)._lists, type(batch)._json)(*map(values.get, names))
 
     def _images(self, batch: Any, count: int) -> torch.Tensor:
         """Return the images of a batch, which the dataset's own transform may have changed.

@@ -24,6 +24,7 @@ from lmdbloader.kernels.transform import opcodes
 from lmdbloader.store import Reader
 from lmdbloader.store.rows import Rows, as_array, parts_of
 from lmdbloader.transforms import Geometry, Transform
+from lmdbloader.transforms.base import leaves
 from lmdbloader.transforms.compilation import Program, compile_program
 from lmdbloader.transforms.values import ImageField, Values
 
@@ -127,7 +128,7 @@ class Pipeline:
 
     Attributes:
         reader: Of the dataset.
-        transforms: Applied to the images.
+        transforms: Applied to the images, those in containers too.
         outputs: The images of a batch, for each field.
         rows: The rows of the index that may be read.
         seed: Of the random choices.
@@ -162,7 +163,7 @@ class Pipeline:
             OptionError: A transform does not suit a field, or images would come out in different shapes.
         """
         self.reader = reader
-        self.fields, self.transforms = tuple(fields), tuple(transforms)
+        self.fields, self.transforms = tuple(fields), tuple(leaves(transforms))
         self.rows: Rows = range(len(reader)) if rows is None else rows
         self._is_whole = rows is None or (isinstance(rows, range) and rows == range(len(reader)))
         arrays = reader.index.columns
@@ -201,7 +202,9 @@ class Pipeline:
                 f"{self.reader.place}: field {self.fields[f]!r} holds images of {kinds[0]} and of {kinds[1]} channels, "
                 "which do not fit in one batch. Select those of one kind first."
             )
-        return ImageField(self.fields[f], channels, _DTYPES[bits], is_mask)
+        sizes = [self._extremes(f, side) for side in ("height", "width")]
+        size = tuple(low for low, _ in sizes) if all(low == high for low, high in sizes) else ()
+        return ImageField(self.fields[f], channels, _DTYPES[bits], is_mask, size)
 
     def _extremes(self, f: int, part: str) -> tuple[int, int]:
         """Return the least and the greatest number of a field's column in the rows."""
@@ -258,20 +261,20 @@ class Pipeline:
 
     def _measure_shapes(self, rows: Rows) -> I64:
         """Return LOW_HEIGHT ... HIGH_WIDTH (fields, 4) of the results; raise `_most` to the sizes on the way."""
-        parts = [self._measure_part(as_array(part)) for part in parts_of(rows)]
+        parts = [self._measure_part(as_array(part), path) for part in parts_of(rows) for path in self.program.paths]
         shapes, highest = np.min(parts, axis=0), np.max(parts, axis=0)
         high = [at.HIGH_HEIGHT, at.HIGH_WIDTH]
         shapes[:, high] = highest[:, high]
         return np.ascontiguousarray(shapes, np.int64)
 
-    def _measure_part(self, rows: I64) -> I64:
+    def _measure_part(self, rows: I64, path: Sequence[int]) -> I64:
         self.reader.index.check(rows)
         for f, columns in enumerate(self._columns):  # memory is allocated by these sizes
             most = self.reader.index.facts[self.fields[f]].extremes["raw_nbytes"][1]
             if (wrong := columns[at.IMAGE_HEIGHT][rows] > most // np.maximum(columns[at.IMAGE_WIDTH][rows], 1)).any():
                 raise self.reader.damaged(self.fields[f], int(rows[int(wrong.argmax())]), CHANGED)
         shapes, failed = np.zeros((len(self.fields), 4), np.int64), np.zeros(2, np.int64)
-        for operations in _extremes_of(self.program):
+        for operations in _extremes_of(self.program.whole[list(path)], self.program.real[list(path)]):
             status = entries.measure(self._addresses, operations, rows, self._drawn(self._most), shapes, failed)
             if status:
                 raise self._error(status, int(rows[failed[at.FAILED_ROW]]), 0)
@@ -434,6 +437,26 @@ class Pipeline:
         sigmas = self.program.real[self.program.whole[:, opcodes.OP_CODE] == opcodes.ELASTIC, opcodes.ELASTIC_SIGMA :]
         return entries.kernel_side(float(sigmas[:, :2].max())) if len(sigmas) else 0
 
+    def redraw(self, rows: I64, samples: I64, epoch: int) -> tuple[npt.NDArray[Any], ...]:
+        """Return what the transforms draw: inverses, flips, applied, numbers and boxes of the kernel `redraw`.
+
+        Args:
+            rows, samples, epoch: As for `read`.
+        """
+        self.reader.index.check(rows)
+        n, fields, operations = len(rows), len(self.fields), len(self.program.whole)
+        drawn = self._drawn(self._most.copy())
+        sides = [[columns[at.IMAGE_HEIGHT][rows], columns[at.IMAGE_WIDTH][rows]] for columns in self._columns]
+        sizes = np.ascontiguousarray(np.moveaxis(np.array(sides, np.int64), 2, 0))
+        found = (
+            np.empty((n, fields, 3, 3)), np.empty((n, fields, 2), np.uint8), np.empty((n, operations), np.uint8),
+            np.zeros((n, operations, opcodes.NUM_COLOR)), np.empty((n, fields, self._num_erasings, 4), np.int64),
+        )  # fmt: skip
+        status = entries.redraw(sizes, self._operations, self._seed, epoch, samples, drawn, *found)
+        if status:
+            raise self._error(status, int(rows[0]), 0)
+        return found
+
     def _prepare(self, scratch: Scratch) -> Prepared:
         """Return the call for a thread's working memory, of no samples yet."""
         none, num_fields = np.zeros(0, np.int64), len(self.fields)
@@ -467,12 +490,11 @@ class Pipeline:
         return OptionError(f"{where}: {_UNSUITED[status].format(field=largest)}")
 
 
-def _extremes_of(program: Program) -> list[tuple[I64, npt.NDArray[np.float64]]]:
+def _extremes_of(whole: I64, real: npt.NDArray[np.float64]) -> list[tuple[I64, npt.NDArray[np.float64]]]:
     """Return the operations of a program, and before them those that give extreme sizes if angles decide on these.
 
     The sides of a turned image are least, and their ratios most, at an end of the range of angles or at quarter turns.
     """
-    whole, real = program.whole, program.real
     turning = (whole[:, opcodes.OP_CODE] == opcodes.AFFINE) & (whole[:, opcodes.OP_EXPANDS] == opcodes.EXPANDS)
     low, high = real[turning, opcodes.AFFINE_LOW], real[turning, opcodes.AFFINE_HIGH]
     found = [(whole, real)]

@@ -13,6 +13,8 @@ import torch
 from lmdbloader.errors import OptionError
 
 Form = Literal["tuple", "dict"] | Mapping[str, str] | None
+# The column of a batch with what was drawn for its samples.
+PARAMS = "params"
 # Of tensors of Python's numbers.
 _DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64}
 
@@ -148,7 +150,7 @@ def stacked(name: str, column: Any) -> Any:
         return torch.from_numpy(column)
     if isinstance(column, Ragged):
         return list(column)
-    if isinstance(column, torch.Tensor) or not column:
+    if isinstance(column, torch.Tensor | dict) or not column:
         return column
     first = column[0]
     if isinstance(first, torch.Tensor):

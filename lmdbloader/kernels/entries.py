@@ -21,6 +21,11 @@ trace = Entry(
     " samples: i64[:], drawn: (i64[:,:,:], f64[:,:,:], i64[:,:,:], i64[:]), field: i64, counts: i64[:],"
     " places: f64[:,:], line: f32[:]) -> i64"
 )
+redraw = Entry(
+    "transform.redraw.redraw(sizes: i64[:,:,:], program: (i64[:,:], f64[:,:]), seed: u64, epoch: u64, samples: i64[:],"
+    " drawn: (i64[:,:,:], f64[:,:,:], i64[:,:,:], i64[:]), inverses: f64[:,:,:,:], flips: u8[:,:,:], applied: u8[:,:],"
+    " numbers: f64[:,:,:], boxes: i64[:,:,:,:]) -> i64"
+)
 gather = Entry(
     f"gather.gather({_FILE}, rows: i64[:], columns: (i64[:], u32[:], u32[:], u64[:], u8[:]),"
     " verify: bool, geometry: (u32[:], u32[:], u8[:], u8[:]), tile: i64, windows: i64[:,:], out: u8[:],"

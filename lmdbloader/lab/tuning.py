@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain
@@ -375,7 +376,7 @@ def line_of(material: Material, setting: Arm, path: str | None = None) -> str:
     source = "dataset" if path is None else f"lmdbloader.LMDBDataset({path!r})"
     described = ""
     if material.transforms:
-        texts = ", ".join(f"lmdbloader.transforms.{t!r}" for t in material.transforms)
+        texts = re.sub(r"(?<![\w.])(?=[A-Z]\w+\()", "lmdbloader.transforms.", ", ".join(map(repr, material.transforms)))
         described = f"[{texts}]" if all(isinstance(t, Transform) for t in material.transforms) else "transforms"
     if setting.source == "lmdbloader":
         name, more = "Loader", f"{f', transforms={described}' if described else ''}, num_threads={setting.num_workers}"

@@ -26,7 +26,7 @@ from lmdbloader.batch.batcher import Batcher
 from lmdbloader.batch.dataset import LMDBDataset, check_images
 from lmdbloader.batch.memory import BatchMemory, PinnedMemory
 from lmdbloader.batch.pipeline import Pipeline, check_epoch, check_seed
-from lmdbloader.batch.sample import Form, check_form
+from lmdbloader.batch.sample import PARAMS, Form, check_form
 from lmdbloader.errors import OptionError
 from lmdbloader.loader.epoch import Batches, EpochRun, Plan, deliver, plan_groups
 from lmdbloader.loader.options import (
@@ -149,6 +149,7 @@ class Loader(DataLoader[Any]):
         pin_memory: bool | Literal["auto"] = "auto",
         memory_format: torch.memory_format = torch.contiguous_format,
         as_: Form = None,
+        return_params: bool = False,
         shard: Shard = None,
         resolution: ProgressiveResize | None = None,
         io: IO | None = None,
@@ -202,6 +203,8 @@ class Loader(DataLoader[Any]):
             as_: The form of batches: "tuple", "dict", or a dict from new names to fields, such as
                 {"pixel_values": "image", "labels": "label"}; None keeps that of the dataset. Functions among the
                 transforms get named tuples.
+            return_params: Whether batches have a last field `params`: a dict of what was drawn for each sample, see the
+                how-to on transforms.
             shard: (rank, world_size) reads this rank's share of one common order; "auto" takes them from
                 torch.distributed whenever an iteration begins, so processes may be started after the loader was made.
             resolution: A schedule of sizes, from small ones to that of the transforms; see `set_resolution`.
@@ -231,6 +234,7 @@ class Loader(DataLoader[Any]):
         self._clips, num_samples_in = clips, len(dataset if clips is None else clips)
         batch_size, prefetch, num_threads = check_numbers(batch_size, prefetch, num_threads)
         drop_last, verify = flag("drop_last", drop_last), flag("verify", verify)
+        self._returns_params = flag("return_params", return_params)
         pad, shard = None if pad is None else flag("pad", pad), check_shard(shard)
         if on_corrupt not in ("raise", "skip"):
             raise OptionError(f"on_corrupt={on_corrupt!r}: expected 'raise' or 'skip'")
@@ -243,8 +247,8 @@ class Loader(DataLoader[Any]):
         self._options = {
             **self._orders.options, "seed": seed, "drop_last": drop_last, "pad": pad, "transforms": transforms,
             "num_threads": num_threads, "prefetch": prefetch, "device": device, "pin_memory": pin_memory,
-            "as_": as_, "shard": shard, "resolution": resolution, "io": io, "verify": verify,
-            "on_corrupt": on_corrupt,
+            "as_": as_, "return_params": return_params, "shard": shard, "resolution": resolution, "io": io,
+            "verify": verify, "on_corrupt": on_corrupt,
         }  # fmt: skip
         self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
         self.order = self._orders.shown
@@ -288,7 +292,7 @@ class Loader(DataLoader[Any]):
             num_threads = recall_threads(case_of(dataset, batch_size, compiled, functions))
         self.num_threads = min(num_threads, count_cores())  # waiting for the disk is done in the background
         self._channels_last, self.memory_format = is_channels_last(memory_format), memory_format
-        names = None if functions or dataset.has_own_transform else tuple(dataset.fields)
+        names = None if functions or dataset.has_own_transform else (*dataset.fields, *[PARAMS][:return_params])
         self._form = dataset._form if as_ is None else check_form(as_, names)
         self._verify = verify
         io = suitable_io(dataset) if io is None else io
@@ -356,6 +360,11 @@ class Loader(DataLoader[Any]):
             functions=self._functions, form=self._form, channels=channels, repeats=self._orders.repeats,
             clips=self._clips,
         )  # fmt: skip
+        if self._returns_params:
+            from lmdbloader.batch.params import check_params, params_of
+
+            check_params(pipeline, owner)
+            batcher.add(PARAMS, partial(params_of, pipeline))
         return batcher, plan
 
     def set_resolution(self, size: int | tuple[int, int] | None) -> None:
@@ -591,6 +600,10 @@ class Loader(DataLoader[Any]):
     def _start(self, step: int) -> tuple[Place, Iterator[Any]]:
         """Begin the next iteration `step` batches after its place; return its place and the items of `Batches`."""
         self._settle()
+        if self._returns_params:  # the dataset's own transform may be set at any time
+            from lmdbloader.batch.params import check_params
+
+            check_params(self._batcher.pipeline, self.dataset)
         share, place = self._resolved(), self._coming.place()
         if step:
             place.start = share.position_after(step, self._orders.length(place.epoch), place.start)

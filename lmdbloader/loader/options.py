@@ -137,8 +137,22 @@ def compiled_and_functions(
             "or not, come after the built-in transforms."
         )
     for function in functions:
+        _refuse_compiled_inside(function)
         _warn_of_one_draw(function)
     return compiled, functions
+
+
+def _refuse_compiled_inside(function: Any) -> None:
+    """Raise OptionError if torchvision's Compose, RandomApply or the like holds compiled transforms."""
+    from lmdbloader.transforms.of_torchvision import parts_of
+
+    for part in parts_of(function):
+        inner, name = getattr(part, "transforms", None), type(part).__name__
+        compiled = [t for t in inner if isinstance(t, Transform)] if isinstance(inner, list | tuple) else []
+        if compiled:
+            has_ours = name in ("RandomApply", "RandomChoice", "RandomOrder")
+            line = f"lmdbloader.transforms.{name}([{compiled[0]}, ...])" if has_ours else "them without it"
+            raise OptionError(f"transforms: {name} of torchvision cannot call {compiled[0]}. Write {line}.")
 
 
 def _with_values_in_degradation(transforms: Sequence[Any]) -> Sequence[Any]:

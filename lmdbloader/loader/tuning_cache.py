@@ -17,6 +17,7 @@ from lmdbloader.base.cores import count_cores, count_own_cores
 from lmdbloader.base.user_cache import cache_folder
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.transforms import Geometry, Transform
+from lmdbloader.transforms.base import leaves
 
 # More than this, and the oldest is forgotten: every Loader reads the file.
 _MOST_ENTRIES = 200
@@ -84,7 +85,7 @@ def _name(function: Any) -> str:
 
 def _size(transforms: Sequence[Transform]) -> str:
     """Return the size of images after transforms."""
-    sized = [t for t in transforms if isinstance(t, Geometry) and t.size_numbers != (0, 0)]
+    sized = [t for t in leaves(transforms) if isinstance(t, Geometry) and t.size_numbers != (0, 0)]
     return f"{sized[-1].size_numbers} {sized[-1].fields or ''}" if sized else "as stored"
 
 

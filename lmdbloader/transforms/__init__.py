@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from lmdbloader.transforms.batch_functions import MixUp as MixUp
     from lmdbloader.transforms.boxes import SanitizeBoxes as SanitizeBoxes
     from lmdbloader.transforms.compiled_function import CompiledFunction as CompiledFunction
+    from lmdbloader.transforms.containers import RandomApply as RandomApply
+    from lmdbloader.transforms.containers import RandomChoice as RandomChoice
+    from lmdbloader.transforms.containers import RandomOrder as RandomOrder
     from lmdbloader.transforms.operations import *  # noqa: F403 - a new transform is listed in `operations` only
     from lmdbloader.transforms.policies import AugMix as AugMix
     from lmdbloader.transforms.policies import AutoAugment as AutoAugment
@@ -32,6 +35,9 @@ _HOMES = {
     "LabelSmoothing": "batch_functions",
     "MixUp": "batch_functions",
     "RandAugment": "policies",
+    "RandomApply": "containers",
+    "RandomChoice": "containers",
+    "RandomOrder": "containers",
     "SanitizeBoxes": "boxes",
     "TrivialAugmentWide": "policies",
 }

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, get_origin
+from typing import Annotated, Any, ClassVar, NamedTuple, get_origin
 
+from lmdbloader.base.arguments import shown
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels.transform import opcodes
 from lmdbloader.transforms.arguments import Kind, Names
+from lmdbloader.transforms.functions import described
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -159,3 +161,73 @@ class Geometry(Transform):
     def ends_stage(self) -> bool:
         """Whether its result is written out as pixels before the next operation."""
         return self.resizes or self.warps or self.code >= opcodes.JITTER
+
+
+class Branch(NamedTuple):
+    """Transforms that are applied if a draw is from `low` to `high`; or in an order, if `item` comes at this place."""
+
+    transforms: Sequence[Any]
+    low: float = 0.0
+    high: float = 0.0
+    place: int = 0
+    size: int = 0
+    item: int = 0
+
+
+def _items(of: Any, name: str, value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple) or not value:
+        raise OptionError(f"{type(of).__name__}({name}={shown(value)}): expected a list of at least one transform")
+    return tuple(_item(of, each) for each in value)
+
+
+def _item(of: Any, value: Any) -> Any:
+    """Return a transform with the fields of its container, if it names none; or such a list as a tuple."""
+    if isinstance(value, list | tuple):
+        return tuple(_item(of, each) for each in value)
+    if isinstance(value, Geometry | Container):
+        return value if of.fields is None or value.fields is not None else dataclasses.replace(value, fields=of.fields)
+    name, kind = type(of).__name__, type(value).__name__
+    if isinstance(value, Transform):
+        raise OptionError(f"{name}: {value} is for all samples alike. Put it after: [{name}([...]), {value}].")
+    if isinstance(value, type):
+        line = f"Write {value.__name__}(...)."
+    elif kind in ("Compose", "Sequential", "Identity"):
+        line = f"Write a list, {'[]' if kind == 'Identity' else '[...]'}, in place of {kind}."
+    elif type(value).__module__.startswith("torchvision."):
+        line = f"Write lmdbloader.transforms.{kind}(...), or leave it out if there is none."
+    else:
+        line = f"Functions go to the end of Loader(..., transforms=[..., {name}([...]), function])."
+    raise OptionError(
+        f"{name}: {described(value)} is not compiled; expected transforms of lmdbloader.transforms, or lists. {line}"
+    )
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Container(Transform):
+    """The base of the containers. Its `fields` are given to the transforms inside that name none."""
+
+    transforms: Annotated[Sequence[Any], Kind(_items)]
+
+    @property
+    def steps(self) -> list[list[Branch]]:
+        """The branches of each of its steps, all on one draw; a step takes one of its branches at most."""
+        raise NotImplementedError
+
+    @property
+    def skips(self) -> bool:
+        """Whether a step may take no branch."""
+        return False
+
+
+def leaves(transforms: Iterable[Any]) -> Iterator[Any]:
+    """Yield the transforms of a list, and in place of a container or a list in it those inside, in their order.
+
+    >>> from lmdbloader.transforms import CenterCrop, RandomApply, Resize
+    >>> [type(t).__name__ for t in leaves([RandomApply([Resize(8), CenterCrop(8)]), CenterCrop(4)])]
+    ['Resize', 'CenterCrop', 'CenterCrop']
+    """
+    for t in transforms:
+        if isinstance(t, Container | tuple):
+            yield from leaves(t if isinstance(t, tuple) else t.transforms)
+        else:
+            yield t

@@ -157,9 +157,10 @@ def _images(of: _Mixing, batch: Any, name: str) -> torch.Tensor:
         are_names = isinstance(found, list) and all(isinstance(value, str | bytes) for value in found)
         if other not in (of.image, of.label) and not are_names:
             what = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
+            line = f"LMDBDataset(path, fields={[of.image, of.label]})"
+            line = "Loader(..., return_params=False)" if other == "params" and isinstance(found, dict) else line
             raise OptionError(
-                f"{of}: field {other!r} ({what}) would not be mixed with the images. Leave it out: "
-                f"LMDBDataset(path, fields={[of.image, of.label]})."
+                f"{of}: field {other!r} ({what}) would not be mixed with the images. Leave it out: {line}."
             )
     return images
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels.transform import opcodes
-from lmdbloader.transforms.base import Geometry, Transform
+from lmdbloader.transforms.base import Container, Geometry, Transform
 from lmdbloader.transforms.functions import BatchFunction, described, is_compiled
 from lmdbloader.transforms.values import Chain, ImageField, Normalize, ToDtype, Values, check_fill
 
@@ -27,6 +27,8 @@ class Program:
         whole, real: (operations, ...) int64 and float64, see `opcodes`.
         num_stages: Number of geometries of a field, one after the other.
         values: For each field.
+        sources: The transforms with operations, also those in containers, and the numbers of these operations.
+        paths: The numbers of operations that may come one after the other; each operation is in one path at least.
         resizes: Whether some operation resizes images.
         is_random: Whether some operation makes random choices.
         warps: Whether some operation warps images.
@@ -37,34 +39,118 @@ class Program:
     real: npt.NDArray[np.float64]
     num_stages: int
     values: tuple[Values, ...]
+    sources: tuple[tuple[Geometry, tuple[int, ...]], ...] = ()
+    paths: tuple[tuple[int, ...], ...] = ((),)
     resizes: bool = False
     is_random: bool = False
     warps: bool = False
     varying: tuple[bool, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What holds for all samples before an operation.
+
+    Attributes:
+        stage: Of the operation.
+        padded: The fields whose geometry may have a fill, one bit each.
+        size: Of a sample's largest image: (height, width); (height, 0, size before) if the height is that of the
+            shorter side; () if stored sizes differ.
+        parts: The numbers of operations that set the size of some fields only.
+        varying: The fields whose sizes depend on random choices, one bit each.
+    """
+
+    stage: int
+    padded: int
+    size: tuple[Any, ...]
+    parts: tuple[int, ...] = ()
+    varying: int = 0
+
+
 def compile_program(transforms: Sequence[Transform], fields: Sequence[ImageField]) -> Program:
     """Return the program of transforms for these fields.
 
     Raises:
-        OptionError: A transform does not suit a field, or its place in the list.
+        OptionError: A transform does not suit a field, or its place in the list; or sizes would depend on a draw.
     """
     if len(fields) > opcodes.MAX_FIELDS:
         raise OptionError(
             f"{len(fields)} image fields: expected at most {opcodes.MAX_FIELDS}. Read fewer with fields=."
         )
-    chains = [Chain(field) for field in fields]
-    whole: list[list[int]] = []
-    real: list[list[float]] = []
-    stage, padded, varying = 0, 0, 0
-    num_erasings = sum(_erases(t) for t in transforms)
-    erasing = 0
-    for transform in transforms:
+    compiler = _Compiler(fields)
+    size = max((field.size for field in fields), default=()) if all(field.size for field in fields) else ()
+    state, paths = compiler.add_all(transforms, _State(0, 0, size))
+    return Program(
+        np.array(compiler.whole, np.int64).reshape(-1, opcodes.NUM_WHOLE),
+        np.array(compiler.real, np.float64).reshape(-1, opcodes.NUM_REAL),
+        state.stage + 1,
+        tuple(chain.values(compiler.num_erasings) for chain in compiler.chains),
+        tuple((transform, tuple(numbers)) for transform, numbers in compiler.sources.values()),
+        tuple(map(tuple, paths)),
+        any(t.resizes for t, _ in compiler.sources.values()),
+        any(operation[opcodes.OP_CODE] not in _FIXED for operation in compiler.whole),
+        any(t.warps for t, _ in compiler.sources.values()),
+        tuple(bool(state.varying >> f & 1) for f in range(len(fields))),
+    )
+
+
+class _Compiler:
+    """The operations so far, and the values of each field."""
+
+    def __init__(self, fields: Sequence[ImageField]) -> None:
+        self._fields, self.chains = fields, [Chain(field) for field in fields]
+        self.whole: list[list[int]] = []
+        self.real: list[list[float]] = []
+        self.num_erasings = 0
+        # By where they are in the list.
+        self.sources: dict[tuple[int, ...], tuple[Geometry, list[int]]] = {}
+
+    def add_all(
+        self, transforms: Iterable[Any], state: _State, place: tuple[int, ...] = ()
+    ) -> tuple[_State, list[list[int]]]:
+        """Add transforms one after the other; return the state after them, and their paths."""
+        paths: list[list[int]] = [[]]
+        for number, t in enumerate(transforms):
+            if isinstance(t, Container):
+                state, found = self._branch(t, state, (*place, number))
+            elif isinstance(t, tuple) and place:
+                state, found = self.add_all(t, state, (*place, number))
+            else:
+                state, numbers = self._add(t, state, (*place, number))
+                found = [numbers]
+            paths = _followed(paths, found)
+        return state, paths
+
+    def _branch(self, container: Container, state: _State, place: tuple[int, ...]) -> tuple[_State, list[list[int]]]:
+        """Add a container."""
+        first, paths = len(self.whole), list[list[int]]([[]])
+        for step in container.steps:
+            ends, found = [state] if container.skips else [], list[list[int]]()
+            for k, branch in enumerate(step):
+                number = len(self.whole)
+                columns = [0, number - first, branch.place, branch.size, branch.item]  # from BRANCH_SKIPS on
+                operation = [opcodes.BRANCH, 0, state.stage, *columns]
+                self.whole.append(operation + [0] * (opcodes.NUM_WHOLE - len(operation)))
+                self.real.append([branch.low, branch.high, *[0.0] * (opcodes.NUM_REAL - 2)])
+                end, others = self.add_all(branch.transforms, state, (*place, k))
+                self.whole[number][opcodes.BRANCH_SKIPS] = len(self.whole) - number - 1
+                ends.append(end)
+                found += others
+            _check_size(container, ends)
+            state, paths = replace(ends[0], stage=max(end.stage for end in ends)), _followed(paths, found)
+            for end in ends:
+                state = replace(state, padded=state.padded | end.padded, varying=state.varying | end.varying)
+        return state, paths
+
+    def _add(self, transform: Any, state: _State, place: tuple[int, ...]) -> tuple[_State, list[int]]:
+        """Add a transform; return the state after it, and the number of its operation, if it has one."""
+        fields = self._fields
         concerned = _concerned(transform, fields)
         for f in concerned:
-            chains[f].meet(transform, erasing)
+            self.chains[f].meet(transform, self.num_erasings)
         if not isinstance(transform, Geometry) or not concerned:
-            continue
+            return state, []
+        stage, padded = state.stage, state.padded
         mask = sum(1 << f for f in concerned)
         if transform.pads and padded & mask:  # a geometry has one fill: the padding before becomes pixels
             stage, padded = stage + 1, padded & ~mask
@@ -73,28 +159,24 @@ def compile_program(transforms: Sequence[Transform], fields: Sequence[ImageField
         operation = [transform.code, mask, stage, *[0] * (opcodes.OP_FILL - opcodes.OP_HEIGHT), *fill]
         for column, number in transform.whole_numbers.items():
             operation[column] = number
-        operation[opcodes.OP_RECTANGLE] = erasing
+        operation[opcodes.OP_RECTANGLE] = self.num_erasings
+        first = len(self.whole)
         for slot in range(transform.num_operations):
             operation[opcodes.OP_STAGE], operation[opcodes.OP_SLOT] = stage, slot
-            whole.append(list(operation))
-            real.append([*transform.real_numbers, *[0.0] * (opcodes.NUM_REAL - len(transform.real_numbers))])
+            self.whole.append(list(operation))
+            self.real.append([*transform.real_numbers, *[0.0] * (opcodes.NUM_REAL - len(transform.real_numbers))])
             stage += transform.ends_stage
-        varying = _varying(transform, mask, varying)
+        numbers = list(range(first, len(self.whole)))
+        self.sources.setdefault(place, (transform, []))[1].extend(numbers)
         padded |= mask if transform.pads else 0
-        erasing += transform.erases
+        self.num_erasings += transform.erases
         # Others may leave a sample out, whose padding then is still there.
         if transform.resizes or transform.code == opcodes.AFFINE:
             padded &= ~mask
-    return Program(
-        np.array(whole, np.int64).reshape(-1, opcodes.NUM_WHOLE),
-        np.array(real, np.float64).reshape(-1, opcodes.NUM_REAL),
-        stage + 1,
-        tuple(chain.values(num_erasings) for chain in chains),
-        any(isinstance(t, Geometry) and t.resizes for t in transforms),
-        any(operation[opcodes.OP_CODE] not in _FIXED for operation in whole),
-        any(isinstance(t, Geometry) and t.warps for t in transforms),
-        tuple(bool(varying >> f & 1) for f in range(len(fields))),
-    )
+        size, parts = _size_after(transform, state.size, first), state.parts
+        if size is not state.size and len(concerned) < len(fields):
+            parts = (*parts, first)
+        return _State(stage, padded, size, parts, _varying(transform, mask, state.varying)), numbers
 
 
 def _varying(transform: Geometry, mask: int, varying: int) -> int:
@@ -109,11 +191,51 @@ def _varying(transform: Geometry, mask: int, varying: int) -> int:
     return varying & ~mask if transform.sets_size and transform.size_numbers[1] else varying
 
 
+def _followed(paths: list[list[int]], others: list[list[int]]) -> list[list[int]]:
+    """Return paths, each followed by one of the others, so that all of both are in one at least."""
+    count = max(len(paths), len(others))
+    return [paths[min(k, len(paths) - 1)] + others[min(k, len(others) - 1)] for k in range(count)]
+
+
+def _size_after(transform: Geometry, before: tuple[Any, ...], number: int) -> tuple[Any, ...]:
+    """Return the size after a transform, whose first operation has this number."""
+    if transform.varies_size:
+        return (number,)
+    height, width = transform.size_numbers
+    if transform.erases or not height:
+        return before
+    if width or len(before) != 2:
+        return (height, width) if width else (height, 0, before)
+    tall, wide = before
+    return (height, height * wide // tall) if tall <= wide else (height * tall // wide, height)
+
+
+def _check_size(container: Container, ends: list[_State]) -> None:
+    """Raise OptionError if the size of images depends on the draw of a container."""
+    first = ends[0]
+    other = next((end for end in ends if (end.size, end.parts) != (first.size, first.parts)), None)
+    if other is not None:
+        raise OptionError(
+            f"{container}: the size of images would depend on the draw: {_as_text(first)}, or {_as_text(other)}. Put "
+            f"the crop or Resize before or after {type(container).__name__}, or end all alternatives with one size: "
+            "RandomChoice([RandomResizedCrop(224), [Resize(256), CenterCrop(224)]])."
+        )
+
+
+def _as_text(state: _State) -> str:
+    if len(state.size) < 2:
+        return "random" if state.size else "as stored"
+    text = "{}x{}" if state.size[1] else "a shorter side of {}"
+    return text.format(*state.size) + " of some fields" * bool(state.parts)
+
+
 def is_random(transform: object) -> bool:
     """Return whether a transform is known to make random choices; of a function of the user this is not known.
 
     Functions of whole batches, such as MixUp, count as random: they are for training.
     """
+    if isinstance(transform, Container):
+        return True
     if isinstance(transform, Geometry):
         return transform.code not in _FIXED
     if isinstance(transform, BatchFunction):
@@ -121,10 +243,6 @@ def is_random(transform: object) -> bool:
     from lmdbloader.transforms.of_torchvision import random_parts
 
     return bool(random_parts(transform))
-
-
-def _erases(transform: Transform) -> bool:
-    return isinstance(transform, Geometry) and transform.erases
 
 
 def _concerned(transform: Transform, fields: Sequence[ImageField]) -> list[int]:

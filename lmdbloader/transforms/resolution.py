@@ -8,6 +8,7 @@ from typing import Any
 
 from lmdbloader.errors import OptionError
 from lmdbloader.transforms import Geometry
+from lmdbloader.transforms.base import Container, leaves
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +96,13 @@ def with_resolution(transforms: Sequence[Any], size: tuple[int, int]) -> list[An
         )
     full = full_size(transforms)
     factors = size[0] / full[0], size[1] / full[1]
-    found: list[Any] = []
-    last = max(number for number, t in enumerate(transforms) if isinstance(t, Geometry) and t.sets_size)
-    for number, t in enumerate(transforms):
+    last = max(number for number, t in enumerate(transforms) if _sized([t]))
+
+    def changed(t: Any, *, is_last: bool, is_inside: bool = False) -> Any:
+        if isinstance(t, tuple):
+            return tuple(changed(each, is_last=False, is_inside=True) for each in t)
+        if isinstance(t, Container):
+            return replace(t, transforms=changed(t.transforms, is_last=False))
         changes: dict[str, Any] = {}
         if isinstance(t, Geometry) and hasattr(t, "padding"):
             sides = t.padding if isinstance(t.padding, tuple) else (t.padding,)
@@ -106,9 +111,11 @@ def with_resolution(transforms: Sequence[Any], size: tuple[int, int]) -> list[An
         if isinstance(t, Geometry) and center:
             changes["center"] = (center[0] * factors[1], center[1] * factors[0])
         if isinstance(t, Geometry) and hasattr(t, "size"):
-            changes["size"] = size if number == last else _scaled(t.size, factors)
-        found.append(replace(t, **changes) if changes else t)
-    return found
+            is_full = is_last or (is_inside and t.size_numbers == full)  # all alternatives have one size
+            changes["size"] = size if is_full else _scaled(t.size, factors)
+        return replace(t, **changes) if changes else t
+
+    return [changed(t, is_last=number == last) for number, t in enumerate(transforms)]
 
 
 def full_size(transforms: Sequence[Any]) -> tuple[int, int]:
@@ -128,7 +135,7 @@ def full_size(transforms: Sequence[Any]) -> tuple[int, int]:
 
 
 def _sized(transforms: Sequence[Any]) -> list[Geometry]:
-    return [t for t in transforms if isinstance(t, Geometry) and t.sets_size]
+    return [t for t in leaves(transforms) if isinstance(t, Geometry) and t.sets_size]
 
 
 def _scaled(size: Any, factors: tuple[float, float]) -> Any:

@@ -57,12 +57,19 @@ class Normalize(Transform):
 
 @dataclass(frozen=True, slots=True)
 class ImageField:
-    """A field of images or masks for a program: its name, channels, stored dtype, and whether it has masks."""
+    """A field of images or masks for a program.
+
+    Attributes:
+        name, channels, dtype: Its name, and the channels and the type of its images as stored.
+        is_mask: Whether it has masks.
+        size: (height, width) of its images, () if they differ.
+    """
 
     name: str
     channels: int
     dtype: torch.dtype
     is_mask: bool = False
+    size: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

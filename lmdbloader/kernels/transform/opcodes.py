@@ -23,8 +23,12 @@ NUM_WHOLE = OP_FILL + 6
 PADS_NOTHING, PADS, PADS_SMALL_IMAGES = range(3)
 # Of OP_EXPANDS: the size stays; it holds all of the turned image; or it would do so at any angle, for `measure`.
 EXPANDS_NOT, EXPANDS, EXPANDS_MOST = range(3)
+# Of BRANCH, in the columns from OP_HEIGHT on: how many operations after it are skipped unless the draw hits; how many
+# before it made the draw; and of an order its place, the number of items, and the item that must come at this place.
+BRANCH_SKIPS, BRANCH_BACK, BRANCH_PLACE, BRANCH_COUNT, BRANCH_ITEM = range(OP_HEIGHT, OP_HEIGHT + 5)
 # Columns of an operation's real numbers, by operation. P is a probability; a range is its low and its high end.
 FLIP_P = 0
+BRANCH_LOW, BRANCH_HIGH = range(2)
 CROP_SCALE_LOW, CROP_SCALE_HIGH, CROP_RATIO_LOW, CROP_RATIO_HIGH = range(4)
 ERASE_P, ERASE_SCALE_LOW, ERASE_SCALE_HIGH, ERASE_RATIO_LOW, ERASE_RATIO_HIGH = range(5)
 # Of JITTER: three ranges of factors (brightness, contrast, saturation), then these; the hue is a share of the circle.

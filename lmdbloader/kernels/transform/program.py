@@ -138,6 +138,22 @@ def _resize_to(operation, height, width):
 
 
 @kernel
+def is_taken(operation, numbers, seed, epoch, sample, number):
+    """Return whether a BRANCH with a number takes the operations after it."""
+    origin = np.uint64(number - operation[op.BRANCH_BACK])
+    count, item = operation[op.BRANCH_COUNT], operation[op.BRANCH_ITEM]
+    if count == 0:
+        drawn = unit(philox(seed, AUGMENT_STREAM, sample, epoch, origin, np.uint64(0))[0])
+        return numbers[op.BRANCH_LOW] <= drawn and drawn < numbers[op.BRANCH_HIGH]
+    own = philox(seed, AUGMENT_STREAM, sample, epoch, origin, np.uint64(item))[0]
+    place = np.int64(0)  # the items are sorted by a random word each
+    for other in range(count):
+        word = philox(seed, AUGMENT_STREAM, sample, epoch, origin, np.uint64(other))[0]
+        place += word < own or (word == own and other < item)
+    return place == operation[op.BRANCH_PLACE]
+
+
+@kernel
 def draw(whole, real, seed, epoch, sample, geometry, color, rectangles, most):
     """Draw and compose the operations of a program for one sample.
 
@@ -159,9 +175,18 @@ def draw(whole, real, seed, epoch, sample, geometry, color, rectangles, most):
     frame, sample = sample >> np.uint64(op.FRAME_BITS), sample & np.uint64((1 << op.FRAME_BITS) - 1)
     for f in range(num_fields):
         begin(geometry[f, 0], geometry[f, 0, op.HEIGHT], geometry[f, 0, op.WIDTH])
-    stage = np.int64(0)
+    for f in range(num_fields):
+        for k in range(rectangles.shape[1]):
+            rectangles[f, k, 2] = 0
+    stage = following = np.int64(0)
     for number in range(whole.shape[0]):
         operation, numbers = whole[number], real[number]
+        if number < following:
+            continue
+        if operation[op.OP_CODE] == op.BRANCH:
+            if not is_taken(operation, numbers, seed, epoch, sample, number):
+                following = number + 1 + operation[op.BRANCH_SKIPS]
+            continue
         while stage < operation[op.OP_STAGE]:
             for f in range(num_fields):
                 g = geometry[f, stage]

@@ -17,6 +17,7 @@ from lmdbloader.lab.stored import FOR_THE_CACHE, codec_shares, column, has_slow_
 from lmdbloader.loader import Loader
 from lmdbloader.loader.quasi_random import QuasiRandom
 from lmdbloader.transforms import Geometry, Transform
+from lmdbloader.transforms.base import leaves
 
 # Where batches are made: by a Loader's threads, by worker processes, or by the thread that asks for them.
 BatchMaker = Literal["loader", "workers", "main"]
@@ -142,7 +143,7 @@ def _stored(dataset: LMDBDataset, transforms: Sequence[Transform]) -> StoredImag
         total / len(dataset),
         raw / len(dataset),
         max(int(np.median(image_sizes(dataset, name).max(axis=1))) for name in fields),
-        any(isinstance(t, Geometry) and t.resizes for t in transforms),
+        any(isinstance(t, Geometry) and t.resizes for t in leaves(transforms)),
         not memory.usable_nbytes or raw <= FOR_THE_CACHE * memory.free_nbytes,
         shares.get("jpeg", 0.0) > 0.5 and any(has_slow_jpegs(dataset, name) for name in fields),
     )

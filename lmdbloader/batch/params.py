@@ -1,0 +1,114 @@
+"""`params`: what was drawn for each sample of a batch, as a dict of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from lmdbloader.base.stage_times import NO_CLOCK, Clock
+from lmdbloader.batch.dataset import LMDBDataset
+from lmdbloader.batch.pipeline import Pipeline
+from lmdbloader.batch.sample import PARAMS
+from lmdbloader.errors import OptionError
+from lmdbloader.kernels.transform import opcodes
+
+I64 = npt.NDArray[np.int64]
+# The numbers of a transform by name: the first of its columns among those drawn, and the value if it changes nothing.
+_NUMBERS: Mapping[str, Mapping[str, tuple[int, float]]] = {
+    "ColorJitter": {
+        "brightness": (opcodes.COLOR_FACTORS, 1.0),
+        "contrast": (opcodes.COLOR_FACTORS + 1, 1.0),
+        "saturation": (opcodes.COLOR_FACTORS + 2, 1.0),
+        "hue": (opcodes.COLOR_HUE, 0.0),
+    },
+    "GaussianBlur": {"sigma": (opcodes.COLOR_SIGMA, 0.0)},
+}
+
+
+def _orders() -> I64:
+    """Return the 24 orders of ColorJitter's changes, (24, 4): 0 is brightness, then contrast, saturation and hue."""
+    found = [(*others[:k], 3, *others[k:]) for others in permutations(range(3)) for k in range(4)]
+    return np.array(found, np.int64)
+
+
+_ORDERS = _orders()
+
+
+def check_params(pipeline: Pipeline, dataset: LMDBDataset) -> None:
+    """Raise OptionError if batches of a dataset, whose images a pipeline reads, cannot have `params`."""
+    if PARAMS in dataset.fields:
+        rest = [name for name in dataset.fields if name != PARAMS]
+        raise OptionError(
+            f"return_params=True: the dataset has a field {PARAMS!r}. Leave it out: LMDBDataset(path, fields={rest})."
+        )
+    if dataset.has_own_transform:
+        raise OptionError(
+            "return_params=True: the dataset's own transform draws in Python, sample by sample. Write "
+            "Loader(..., transforms=[...]) with compiled transforms in its place."
+        )
+    if not pipeline.fields:
+        raise OptionError("return_params=True: no images, or images of different sizes, which no transform changes")
+
+
+def params_of(pipeline: Pipeline, rows: I64, samples: I64, epoch: int, clock: Clock = NO_CLOCK) -> dict[str, Any]:
+    """Return what the transforms of a pipeline draw for samples.
+
+    Args:
+        pipeline: Reads the images.
+        rows, samples, epoch: As for `Pipeline.read`.
+        clock: Without effect.
+
+    Returns:
+        By the name of each field of images and masks, and of each transform of values, dicts of tensors.
+    """
+    inverses, flips, applied, numbers, boxes = pipeline.redraw(rows, samples, epoch)
+    found: dict[str, Any] = {}
+    for f, output in enumerate(pipeline.outputs):
+        found[output.name] = _places(inverses[:, f], flips[:, f], boxes[:, f], output.shape[1:])
+    for transform, operations in pipeline.program.sources:
+        if transform.code < opcodes.AFFINE or transform.erases:
+            continue
+        # At most one of its operations was not skipped, as in RandomOrder.
+        each, which = applied[:, operations] != 0, np.array(operations)
+        kind = type(transform).__name__
+        name = next(n for k in range(1, len(found) + 2) if (n := f"{kind}_{k}" if k > 1 else kind) not in found)
+        found[name] = _values(kind, each.any(1), numbers[np.arange(len(rows)), which[each.argmax(1)]])
+    return found
+
+
+def _places(
+    inverses: npt.NDArray[np.float64], flips: npt.NDArray[np.uint8], boxes: I64, size: tuple[int, ...]
+) -> dict[str, torch.Tensor]:
+    """Return where the pixels of one field come from; `inverses` (n, 3, 3) carry places of the result to the image."""
+    height, width = size
+    corners = np.array([[0, width, 0, width], [0, 0, height, height], [1, 1, 1, 1]], np.float64)
+    x, y, scale = np.moveaxis(inverses @ corners, 1, 0)
+    x, y = x / scale, y / scale
+    window = np.stack([x.min(1), y.min(1), x.max(1), y.max(1)], 1)
+    found = {"matrix": np.linalg.inv(inverses), "window": window}
+    tensors = {name: torch.from_numpy(value.astype(np.float32)) for name, value in found.items()}
+    tensors["flipped"] = torch.from_numpy(flips != 0)
+    if boxes.shape[1]:
+        top, left, tall, wide = np.moveaxis(boxes, 2, 0)
+        tensors["erased"] = torch.from_numpy(np.stack([left, top, left + wide, top + tall], 2).astype(np.float32))
+    return tensors
+
+
+def _values(kind: str, applied: npt.NDArray[np.bool_], numbers: npt.NDArray[np.float64]) -> dict[str, torch.Tensor]:
+    """Return whether a transform changed each sample, (n,), and what it drew, from (n, NUM_COLOR) numbers."""
+    found = {"applied": torch.from_numpy(applied)}
+    for name, (column, neutral) in _NUMBERS.get(kind, {}).items():
+        found[name] = torch.from_numpy(np.where(applied, numbers[:, column], neutral).astype(np.float32))
+    if kind == "ColorJitter":
+        found["order"] = torch.from_numpy(
+            _ORDERS[np.where(applied, numbers[:, opcodes.COLOR_ORDER], 3).astype(np.int64)]
+        )
+    if kind == "RandomChannelPermutation":
+        sources = numbers[:, opcodes.COLOR_SOURCES :][:, :3].astype(np.int64)
+        found["permutation"] = torch.from_numpy(np.where(applied[:, None], sources, np.arange(3)))
+    return found
