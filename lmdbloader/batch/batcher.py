@@ -16,11 +16,12 @@ from lmdbloader.base.stage_times import NO_CLOCK, Clock
 from lmdbloader.batch.memory import BatchMemory
 from lmdbloader.batch.pipeline import Pipeline, Scratch
 from lmdbloader.batch.sample import Batch, Form, Ragged, in_form, sample_type, stacked
-from lmdbloader.errors import CorruptError
+from lmdbloader.errors import CorruptError, OptionError
 from lmdbloader.fields import kind_named
 from lmdbloader.format.layout import Field
 from lmdbloader.store import Reader
 from lmdbloader.store.rows import Rows, rows_at
+from lmdbloader.transforms.views import has_views
 
 if TYPE_CHECKING:
     from lmdbloader.batch.functions import Functions
@@ -98,6 +99,7 @@ class Batcher:
         Raises:
             OptionError: Transforms would move images without boxes or arrays of their size; or functions do not fit.
         """
+        self._views = pipeline.views
         self.pipeline, self.fields, self.rows, self._source = pipeline, fields, rows, source
         self._form, self._channels, self._repeats = form, channels or {}, repeats
         self._clips, self.frames = clips, 1 if clips is None else int(clips.frames)
@@ -110,6 +112,7 @@ class Batcher:
         ragged = tuple(name for name, f in fields.items() if kind_named(f.kind).is_ragged)
         json = tuple(name for name, f in fields.items() if f.kind == "json")
         self._names, self._type = tuple(fields), sample_type(tuple(fields), ragged, json)
+        self._check_own(self._own_transform)
         # Of the pipeline's outputs: the place in a batch, the memory, and what makes images of it, if anything.
         self._images = [
             (self._names.index(o.name), memory(o.stored_shape, o.values.carrier, keep=keep), o.is_changed and o.images)
@@ -131,6 +134,14 @@ class Batcher:
         own: Callable[[Any], Any] | None = None if self._source is None else self._source._own_transform
         return own
 
+    def _check_own(self, own: Callable[[Any], Any] | None) -> None:
+        """Raise OptionError if a dataset's own transform, which may be set at any time, would get several views."""
+        if own is not None and self._views is not None:
+            raise OptionError(
+                "Views: the dataset has a transform of its own, which gets samples one by one. Write a function of the "
+                "batch: Loader(dataset, ..., transforms=[Views(...), function])."
+            )
+
     def _reads(self, f: Field) -> Read:
         """Return what reads a field that the pipeline does not read."""
         # They do not refer to this object, which then ends with its last user.
@@ -141,11 +152,17 @@ class Batcher:
         if f.kind in ("boxes", "points"):
             from lmdbloader.batch.places import image_of_places, moved
 
-            image = image_of_places(pipeline, f)
-            if image is not None:
-                return lambda rows, draws, epoch, clock: Ragged(
-                    moved(pipeline, values(rows, draws, epoch, clock), f.kind, image, rows, draws, epoch)
-                )
+            image, is_several = image_of_places(pipeline, f), pipeline.views is not None
+
+            def read(rows: I64, draws: I64, epoch: int, clock: Clock) -> Any:
+                found = values(rows, draws, epoch, clock)
+                views = [
+                    found if image is None else moved(pipeline, found, f.kind, image, rows, draws, epoch, view)
+                    for view in range(pipeline.num_views)
+                ]
+                return [list(each) for each in views] if is_several else Ragged(views[0])
+
+            return read if image is not None or is_several else values
         return values
 
     def _bound(self, functions: Sequence[Callable[[Any], Any]]) -> Functions:
@@ -218,7 +235,7 @@ class Batcher:
         for f, (place, memory, as_images) in enumerate(self._images):
             tensors, addresses[:, f] = memory.take(count, batch_size)
             for batch, tensor in zip(batches, map(as_images, tensors) if as_images else tensors, strict=True):
-                batch[place] = tensor
+                batch[place] = tensor if self._views is None else [*(batch[place] or ()), tensor]
         return Begun(rows, draws, epoch, batch_size, batches, addresses)
 
     def read_images(self, begun: Begun, first: int, end: int, clock: Clock = NO_CLOCK) -> None:
@@ -243,7 +260,8 @@ class Batcher:
 
     def complete(self, begun: Begun, clock: Clock = NO_CLOCK) -> list[Any]:
         """Return batches whose images were all read, as `read` does."""
-        is_finished = self._own_transform is None
+        self._check_own(own := self._own_transform)
+        is_finished = own is None
         self._fill(begun, clock, stack=is_finished)
         if is_finished:
             return [self._type(*columns) for columns in begun.batches]
@@ -298,11 +316,16 @@ class Batcher:
             changed = starmap(self._as_from_pipeline, ((name, getattr(batch, name)) for name in self._channels))
             batch = batch._replace(**dict(changed))
         if self._clips is not None:
-            batch = self._clips._joined(batch)
+            # `params` too, which is no field.
+            fields = self.fields
+            several = [n for n in self._names if self._views is not None and (n not in fields or has_views(fields[n]))]
+            batch = self._clips._joined(batch, several)
         if transform is not None or self._functions is not None:
             batch = self.own_functions.finish(
                 batch, transform, epoch=epoch, position=position, samples=self.samples_of(draws), draws=draws, run=run
             )
+        if self._views is not None and isinstance(self._form, Mapping):
+            batch = self._views.named(batch)
         return batch if self._form is None else in_form(batch, self._form, is_batch=True)
 
     def _as_from_pipeline(self, name: str, images: torch.Tensor) -> tuple[str, torch.Tensor]:

@@ -215,9 +215,17 @@ class Clips(ReadsMany):
         made: I64 = (draws[:, None] + (np.arange(self.frames) << FRAME_BITS)).reshape(-1)
         return made
 
-    def _joined(self, columns: Any) -> Any:
-        """Return a named tuple of columns (n * N, ...) of frames as one of columns (n, N, ...) of windows."""
-        return sample_type(columns._fields, *self._fields[1:])(*map(self._of_windows, columns._fields, columns))
+    def _joined(self, columns: Any, several: Sequence[str] = ()) -> Any:
+        """Return a named tuple of columns (n * N, ...) of frames as one of columns (n, N, ...) of windows.
+
+        `several` are fields that have a list of columns, one for each view.
+        """
+        return sample_type(columns._fields, *self._fields[1:])(
+            *(
+                [self._of_windows(name, each) for each in column] if name in several else self._of_windows(name, column)
+                for name, column in zip(columns._fields, columns, strict=True)
+            )
+        )
 
     def _of_windows(self, name: str, column: Any) -> Any:
         if isinstance(column, torch.Tensor):

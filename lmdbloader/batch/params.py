@@ -55,8 +55,8 @@ def check_params(pipeline: Pipeline, dataset: LMDBDataset) -> None:
         raise OptionError("return_params=True: no images, or images of different sizes, which no transform changes")
 
 
-def params_of(pipeline: Pipeline, rows: I64, samples: I64, epoch: int, clock: Clock = NO_CLOCK) -> dict[str, Any]:
-    """Return what the transforms of a pipeline draw for samples.
+def params_of(pipeline: Pipeline, rows: I64, samples: I64, epoch: int, clock: Clock = NO_CLOCK) -> Any:
+    """Return what the transforms of a pipeline draw for samples; of several views a list.
 
     Args:
         pipeline: Reads the images.
@@ -66,15 +66,23 @@ def params_of(pipeline: Pipeline, rows: I64, samples: I64, epoch: int, clock: Cl
     Returns:
         By the name of each field of images and masks, and of each transform of values, dicts of tensors.
     """
-    inverses, flips, applied, numbers, boxes = pipeline.redraw(rows, samples, epoch)
+    found = [_params_of(pipeline, rows, samples, epoch, view) for view in range(pipeline.num_views)]
+    return found[0] if pipeline.views is None else found
+
+
+def _params_of(pipeline: Pipeline, rows: I64, samples: I64, epoch: int, view: int) -> dict[str, Any]:
+    inverses, flips, applied, numbers, boxes = pipeline.redraw(rows, samples, epoch, view)
+    begin, end, _ = pipeline.program.views[view].tolist()
     found: dict[str, Any] = {}
-    for f, output in enumerate(pipeline.outputs):
+    num_fields = len(pipeline.fields)
+    for f, output in enumerate(pipeline.outputs[view * num_fields : (view + 1) * num_fields]):
         found[output.name] = _places(inverses[:, f], flips[:, f], boxes[:, f], output.shape[1:])
     for transform, operations in pipeline.program.sources:
-        if transform.code < opcodes.AFFINE or transform.erases:
+        if not begin <= operations[0] < end or transform.code < opcodes.AFFINE or transform.erases:
             continue
         # At most one of its operations was not skipped, as in RandomOrder.
-        each, which = applied[:, operations] != 0, np.array(operations)
+        which = np.array(operations) - begin
+        each = applied[:, which] != 0
         kind = type(transform).__name__
         name = next(n for k in range(1, len(found) + 2) if (n := f"{kind}_{k}" if k > 1 else kind) not in found)
         found[name] = _values(kind, each.any(1), numbers[np.arange(len(rows)), which[each.argmax(1)]])

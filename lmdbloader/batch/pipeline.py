@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,9 @@ from lmdbloader.store import Reader
 from lmdbloader.store.rows import Rows, as_array, parts_of
 from lmdbloader.transforms import Geometry, Transform
 from lmdbloader.transforms.base import leaves
-from lmdbloader.transforms.compilation import Program, compile_program
+from lmdbloader.transforms.compilation import Program, compile_program, join_programs
 from lmdbloader.transforms.values import ImageField, Values
+from lmdbloader.transforms.views import Views
 
 I64 = npt.NDArray[np.int64]
 _DTYPES = {8: torch.uint8, 16: torch.uint16, 17: torch.float16, 33: torch.float32}
@@ -128,8 +129,9 @@ class Pipeline:
 
     Attributes:
         reader: Of the dataset.
-        transforms: Applied to the images, those in containers too.
-        outputs: The images of a batch, for each field.
+        transforms: Applied to the images, of all views, those in containers too.
+        views: Of which a batch has a list, or None; num_views: how many images a batch has of each field.
+        outputs: The images of a batch, for each field; of all views, one after the other.
         rows: The rows of the index that may be read.
         seed: Of the random choices.
         memory_format: Of images.
@@ -141,6 +143,7 @@ class Pipeline:
         fields: Sequence[str],
         transforms: Sequence[Transform] = (),
         *,
+        views: Views | None = None,
         rows: Rows | None = None,
         seed: int = 0,
         channels_last: bool = False,
@@ -153,6 +156,7 @@ class Pipeline:
             reader: Of the dataset.
             fields: Names of fields of images and masks.
             transforms: Applied to the images.
+            views: Further transforms for each of several images in a batch.
             rows: The rows of the index that may be read, a range or (n,); all of them by default.
             seed: Of the random choices, from 0 to 2**64 - 1.
             channels_last: Whether images of finished batches are (H, W, C) in memory.
@@ -163,7 +167,9 @@ class Pipeline:
             OptionError: A transform does not suit a field, or images would come out in different shapes.
         """
         self.reader = reader
-        self.fields, self.transforms = tuple(fields), tuple(leaves(transforms))
+        lists = [tuple(transforms)] if views is None else [(*transforms, *view) for view in views]
+        self.fields, self.transforms = tuple(fields), tuple(leaves(chain.from_iterable(lists)))
+        self.views, self.num_views = views, len(lists)
         self.rows: Rows = range(len(reader)) if rows is None else rows
         self._is_whole = rows is None or (isinstance(rows, range) and rows == range(len(reader)))
         arrays = reader.index.columns
@@ -176,9 +182,9 @@ class Pipeline:
             reader.index.check(0)
         self._addresses = np.array(addresses, np.int64).reshape(-1, 2 * len(at.INDEX_COLUMNS))
         self._image_fields = [self._image_field(f) for f in range(len(self.fields))]
-        self.program: Program = compile_program(transforms, self._image_fields)
-        self._num_erasings = len(self.program.values[0].erased) if self.fields else 0
-        self._operations = (self.program.whole, self.program.real)
+        self.program = self._compile(transforms, lists)
+        self._num_erasings = max((len(values.erased) for values in self.program.values), default=0)
+        self._operations = (self.program.whole, self.program.real, self.program.views)
         self.seed, self._verify = check_seed(seed), verify
         self._seed = np.uint64(self.seed)
         self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
@@ -187,6 +193,13 @@ class Pipeline:
         self._has_files = any(map(reader.has_in_python, self.fields))
         self.outputs = self._measure(channels_last and not as_planes)
         self._describe()
+
+    def _compile(self, transforms: Sequence[Transform], lists: Sequence[Sequence[Transform]]) -> Program:
+        """Return the program of lists of transforms, one for each view, which all begin with `transforms`."""
+        if len(lists) == 1:
+            return compile_program(lists[0], self._image_fields)
+        shared = compile_program(transforms, self._image_fields)
+        return join_programs([compile_program(each, self._image_fields) for each in lists], len(shared.whole))
 
     def _image_field(self, f: int) -> ImageField:
         is_mask = self._is_mask(f)
@@ -214,53 +227,57 @@ class Pipeline:
         return self.reader.fields[self.fields[f]].kind == "mask"
 
     def _drawn(self, most: I64) -> tuple[Any, ...]:
-        shape = (len(self.fields), self.program.num_stages)
-        geometry = np.zeros((*shape, opcodes.NUM_GEOMETRY), np.int64)
+        shape = (self.num_views, len(self.fields))
+        geometry = np.zeros((*shape, self.program.num_stages, opcodes.NUM_GEOMETRY), np.int64)
         for f, name in enumerate(self.fields):
-            geometry[f, :, opcodes.OWN_FILL] = 3 * self._image_fields[f].dtype.is_floating_point
+            geometry[:, f, :, opcodes.OWN_FILL] = 3 * self._image_fields[f].dtype.is_floating_point
             if (fill := self.reader.fields[name].ignore_index) is not None:
-                geometry[f, :, opcodes.MASK] = 1
-                geometry[f, :, opcodes.FILL] = fill
+                geometry[:, f, :, opcodes.MASK] = 1
+                geometry[:, f, :, opcodes.FILL] = fill
         return (
             geometry,
-            np.zeros((*shape, opcodes.NUM_COLOR), np.float64),
-            np.zeros((len(self.fields), self._num_erasings, 4), np.int64),
+            np.zeros((*shape, self.program.num_stages, opcodes.NUM_COLOR), np.float64),
+            np.zeros((*shape, self._num_erasings, 4), np.int64),
             most,
+            np.zeros(math.prod(shape), np.int64),
         )
 
     def _measure(self, channels_last: bool) -> tuple[Output, ...]:
         rows = self.rows
+        num_fields = len(self.fields)
         if not len(rows) or not self.fields:
             return tuple(
-                Output(name, (1 if self._is_mask(f) else 3, 0, 0), v, channels_last, self._is_mask(f))
-                for f, (name, v) in enumerate(zip(self.fields, self.program.values, strict=True))
+                Output(self.fields[f], (1 if self._is_mask(f) else 3, 0, 0), v, channels_last, self._is_mask(f))
+                for f, v in ((k % num_fields, v) for k, v in enumerate(self.program.values))
             )
         sizes = [self._extremes(f, side) for f in range(len(self.fields)) for side in ("height", "width")]
         if all(low == high for low, high in sizes):
             rows = rows[:1]
         shapes = self._measure_shapes(rows)
-        for name, varies in zip(self.fields, self.program.varying, strict=True):
+        for k, varies in enumerate(self.program.varying):
             if varies:
                 raise OptionError(
-                    f"{self.reader.place}: the images of field {name!r} would come out in different shapes, by the "
+                    f"{self.reader.place}: the images of field {self.fields[k % num_fields]!r} would come out in different shapes, by the "
                     "angles that RandomRotation(expand=True) draws. Add a crop or Resize((height, width)) after it."
                 )
         outputs = []
-        for f, (low_height, height, low_width, width) in enumerate(shapes.tolist()):
+        for k, (low_height, height, low_width, width) in enumerate(shapes.tolist()):
+            f = k % num_fields
             if (low_height, low_width) != (height, width):
                 raise OptionError(
-                    f"{self.reader.place}: the images of field {self.fields[f]!r} would come out in different shapes, "
+                    f"{self.reader.place}: the images of field {self.fields[f]!r}"
+                    f"{f', view {k // num_fields},' * (self.num_views > 1)} would come out in different shapes, "
                     f"{low_height} to {height} rows and {low_width} to {width} columns. Add a crop "
                     "or a Resize to (height, width), "
                     "convert with --patch-size, or use Loader(dataset, 1) without transforms."
                 )
             channels = self._image_fields[f].channels
-            shape, values = (channels, height, width), self.program.values[f]
+            shape, values = (channels, height, width), self.program.values[k]
             outputs.append(Output(self.fields[f], shape, values, channels_last, self._is_mask(f)))
         return tuple(outputs)
 
     def _measure_shapes(self, rows: Rows) -> I64:
-        """Return LOW_HEIGHT ... HIGH_WIDTH (fields, 4) of the results; raise `_most` to the sizes on the way."""
+        """Return LOW_HEIGHT ... HIGH_WIDTH (outputs, 4) of the results; raise `_most` to the sizes on the way."""
         parts = [self._measure_part(as_array(part), path) for part in parts_of(rows) for path in self.program.paths]
         shapes, highest = np.min(parts, axis=0), np.max(parts, axis=0)
         high = [at.HIGH_HEIGHT, at.HIGH_WIDTH]
@@ -273,8 +290,8 @@ class Pipeline:
             most = self.reader.index.facts[self.fields[f]].extremes["raw_nbytes"][1]
             if (wrong := columns[at.IMAGE_HEIGHT][rows] > most // np.maximum(columns[at.IMAGE_WIDTH][rows], 1)).any():
                 raise self.reader.damaged(self.fields[f], int(rows[int(wrong.argmax())]), CHANGED)
-        shapes, failed = np.zeros((len(self.fields), 4), np.int64), np.zeros(2, np.int64)
-        for operations in _extremes_of(self.program.whole[list(path)], self.program.real[list(path)]):
+        shapes, failed = np.zeros((len(self.program.values), 4), np.int64), np.zeros(2, np.int64)
+        for operations in _extremes_of(*self.program.part(path)):
             status = entries.measure(self._addresses, operations, rows, self._drawn(self._most), shapes, failed)
             if status:
                 raise self._error(status, int(rows[failed[at.FAILED_ROW]]), 0)
@@ -282,23 +299,23 @@ class Pipeline:
 
     def _describe(self) -> None:
         """Fill the tables that the kernel reads."""
-        num_fields = len(self.outputs)
-        self._described = np.zeros((num_fields, at.NUM_DESCRIBED), np.int64)
+        num_outputs = len(self.outputs)
+        self._described = np.zeros((num_outputs, at.NUM_DESCRIBED), np.int64)
         for f, output in enumerate(self.outputs):
             values, described = output.values, self._described[f]
             described[at.TILE] = self.reader.fields[output.name].tile_size or 1
             described[at.KIND], described[at.OUT_ITEMSIZE] = values.kind, values.carrier.itemsize
             described[at.CHANNELS_LAST] = output.channels_last
             described[[at.OUT_CHANNELS, at.OUT_HEIGHT, at.OUT_WIDTH]] = output.shape
-            described[at.IN_BITS] = _BITS[self._image_fields[f].dtype]
+            described[at.IN_BITS] = _BITS[self._image_fields[f % len(self.fields)].dtype]
             if values.table is not None:  # `outputs` keeps it alive
                 described[at.TABLE], described[at.TABLE_STEP] = values.table.ctypes.data, values.table.strides[0]
         most = max((o.shape[0] for o in self.outputs), default=1)
-        self._affine = np.zeros((num_fields, most, 2), np.float32)
-        self._erased = np.zeros((num_fields, self._num_erasings, most), np.uint32)
+        self._affine = np.zeros((num_outputs, most, 2), np.float32)
+        self._erased = np.zeros((num_outputs, self._num_erasings, most), np.uint32)
         for f, output in enumerate(self.outputs):
             self._affine[f, : output.shape[0]] = output.values.affine
-            self._erased[f, :, : output.shape[0]] = output.values.erased
+            self._erased[f, : len(output.values.erased), : output.shape[0]] = output.values.erased
 
     def stream(self) -> None:
         """Write planes of pixels and of float32 past the processor's caches: for batches that do not fit into them."""
@@ -367,7 +384,7 @@ class Pipeline:
             rows: (n,) rows of the index, among the `rows` given at the start.
             samples: (n,) numbers that the random choices depend on, in addition to seed and epoch.
             epoch: From 0 on.
-            out: (batches, fields) addresses, each with room for batch_size images (the last batch may be shorter).
+            out: (batches, outputs) addresses, each with room for batch_size images (the last batch may be shorter).
             batch_size: Samples of a batch.
             scratch: This thread's; not to be used again after an exception, perhaps of a signal's handler.
             clock: This thread's, started.
@@ -413,22 +430,26 @@ class Pipeline:
         if status:
             raise self._error(status, int(rows[failed[at.FAILED_ROW]]), int(failed[at.FAILED_FIELD]))
 
-    def move(self, rows: I64, samples: I64, epoch: int, image: int, counts: I64, places: npt.NDArray[Any]) -> None:
+    def move(
+        self, rows: I64, samples: I64, epoch: int, view: int, image: int, counts: I64, places: npt.NDArray[Any]
+    ) -> None:
         """Move points or boxes in an image of each sample to where the transforms move them.
 
         Args:
             rows, samples, epoch: As for `read`.
+            view: The number of the view.
             image: The number of the image's field.
             counts: (n,) the places of each sample.
             places: (places, 2) float64 points, or (places, 4) boxes, which are replaced.
         """
         self.reader.index.check(rows)
         drawn = self._drawn(self._most.copy())
-        drawn[0][:, :, opcodes.MASK] = 1
+        drawn[0][..., opcodes.MASK] = 1
         line = np.empty(self._resize_items()[2] if self._elastic_side() else 0, np.float32)
         status = entries.trace(
-            self._addresses, self._operations, self._seed, epoch, rows, samples, drawn, image, counts, places, line
-        )
+            self._addresses, self._operations, view, self._seed, epoch, rows, samples, drawn, image, counts, places,
+            line,
+        )  # fmt: skip
         if status:
             raise self._error(status, int(rows[0]), 0)
 
@@ -437,14 +458,16 @@ class Pipeline:
         sigmas = self.program.real[self.program.whole[:, opcodes.OP_CODE] == opcodes.ELASTIC, opcodes.ELASTIC_SIGMA :]
         return entries.kernel_side(float(sigmas[:, :2].max())) if len(sigmas) else 0
 
-    def redraw(self, rows: I64, samples: I64, epoch: int) -> tuple[npt.NDArray[Any], ...]:
+    def redraw(self, rows: I64, samples: I64, epoch: int, view: int) -> tuple[npt.NDArray[Any], ...]:
         """Return what the transforms draw: inverses, flips, applied, numbers and boxes of the kernel `redraw`.
 
         Args:
             rows, samples, epoch: As for `read`.
+            view: The number of the view.
         """
         self.reader.index.check(rows)
-        n, fields, operations = len(rows), len(self.fields), len(self.program.whole)
+        begin, end, _ = self.program.views[view].tolist()
+        n, fields, operations = len(rows), len(self.fields), end - begin
         drawn = self._drawn(self._most.copy())
         sides = [[columns[at.IMAGE_HEIGHT][rows], columns[at.IMAGE_WIDTH][rows]] for columns in self._columns]
         sizes = np.ascontiguousarray(np.moveaxis(np.array(sides, np.int64), 2, 0))
@@ -452,7 +475,7 @@ class Pipeline:
             np.empty((n, fields, 3, 3)), np.empty((n, fields, 2), np.uint8), np.empty((n, operations), np.uint8),
             np.zeros((n, operations, opcodes.NUM_COLOR)), np.empty((n, fields, self._num_erasings, 4), np.int64),
         )  # fmt: skip
-        status = entries.redraw(sizes, self._operations, self._seed, epoch, samples, drawn, *found)
+        status = entries.redraw(sizes, self._operations, view, self._seed, epoch, samples, drawn, *found)
         if status:
             raise self._error(status, int(rows[0]), 0)
         return found
@@ -460,7 +483,7 @@ class Pipeline:
     def _prepare(self, scratch: Scratch) -> Prepared:
         """Return the call for a thread's working memory, of no samples yet."""
         none, num_fields = np.zeros(0, np.int64), len(self.fields)
-        given, out = np.zeros((0, num_fields, 2), np.int64), np.zeros((0, num_fields), np.int64)
+        given, out = np.zeros((0, num_fields, 2), np.int64), np.zeros((0, len(self.outputs)), np.int64)
         return entries.assemble.prepare(
             (*self._file, 0), self._verify, self._addresses, given, self._described, self._affine, self._erased,
             self._operations, self._seed, 0, none, none, out, 1, scratch.rooms, scratch.resize, scratch.drawn,
@@ -490,23 +513,23 @@ class Pipeline:
         return OptionError(f"{where}: {_UNSUITED[status].format(field=largest)}")
 
 
-def _extremes_of(whole: I64, real: npt.NDArray[np.float64]) -> list[tuple[I64, npt.NDArray[np.float64]]]:
-    """Return the operations of a program, and before them those that give extreme sizes if angles decide on these.
+def _extremes_of(whole: I64, real: npt.NDArray[np.float64], views: I64) -> list[tuple[npt.NDArray[Any], ...]]:
+    """Return a program, and before it those that give extreme sizes if angles decide on these.
 
     The sides of a turned image are least, and their ratios most, at an end of the range of angles or at quarter turns.
     """
     turning = (whole[:, opcodes.OP_CODE] == opcodes.AFFINE) & (whole[:, opcodes.OP_EXPANDS] == opcodes.EXPANDS)
     low, high = real[turning, opcodes.AFFINE_LOW], real[turning, opcodes.AFFINE_HIGH]
-    found = [(whole, real)]
+    found = [(whole, real, views)]
     if (low < high).any():
         quarter = np.ceil(low / 90) * 90
         for angle in (low, high, quarter, quarter + 90):
             fixed = real.copy()
             fixed[turning, opcodes.AFFINE_LOW] = fixed[turning, opcodes.AFFINE_HIGH] = np.minimum(angle, high)
-            found.insert(0, (whole, fixed))
+            found.insert(0, (whole, fixed, views))
         largest = whole.copy()
         largest[turning, opcodes.OP_EXPANDS] = opcodes.EXPANDS_MOST
-        found.insert(0, (largest, real))
+        found.insert(0, (largest, real, views))
     return found
 
 

@@ -102,9 +102,16 @@ def image_of_places(pipeline: Pipeline, place: Field) -> int | None:
 
 
 def moved(
-    pipeline: Pipeline, values: Sequence[torch.Tensor], kind: str, image: int, rows: I64, samples: I64, epoch: int
+    pipeline: Pipeline,
+    values: Sequence[torch.Tensor],
+    kind: str,
+    image: int,
+    rows: I64,
+    samples: I64,
+    epoch: int,
+    view: int = 0,
 ) -> list[torch.Tensor]:
-    """Return boxes or points where the transforms move them.
+    """Return boxes or points where the transforms of a view move them.
 
     Args:
         pipeline: Reads the images.
@@ -112,12 +119,13 @@ def moved(
         kind: "boxes" or "points".
         image: Of `image_of_places`.
         rows, samples, epoch: As for `Pipeline.read`.
+        view: Its number.
     """
     sides = 4 if kind == "boxes" else 2
     flat = [value.numpy().reshape(-1, sides) for value in values]
     counts = np.array([len(each) for each in flat], np.int64)
     places = np.concatenate([*flat, np.empty((0, sides))], dtype=np.float64)
-    pipeline.move(rows, samples, epoch, image, counts, places)
+    pipeline.move(rows, samples, epoch, view, image, counts, places)
     found = np.split(places.astype(np.float32), np.cumsum(counts)[:-1])
     return [
         torch.from_numpy(each).to(value.dtype).reshape(value.shape) for each, value in zip(found, values, strict=True)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from lmdbloader.base.clock_words import FUNCTION, TRANSFORM
+from lmdbloader.base.clock_words import DECODE, FUNCTION, TRANSFORM
 from lmdbloader.kernels import assemble_columns as col
 from lmdbloader.kernels import codec_numbers as num
 from lmdbloader.kernels.decode import (
     decode_block,
-    decode_jpeg_resized,
     decode_window,
     fetch,
+    fetch_jpeg,
     has_room,
     has_windows,
     is_intact,
     is_jpeg,
 )
+from lmdbloader.kernels.jpeg.decode import decode_planes, stored_shape, want_nothing, want_pixels, write_window
+from lmdbloader.kernels.jpeg.resize import want_resized, write_resized
 from lmdbloader.kernels.resize.antialias import has_scratch, resize_window
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.half import floats_of_halves
@@ -35,6 +37,8 @@ from lmdbloader.kernels.transform.warp import displaces, move, warp
 
 # Samples whose rows, and later payloads, are asked for together: the processor then looks up their pages side by side.
 _TOGETHER = 32
+# Tables of a JPEG are made in the time in which so many pixels are decoded.
+_OPENING = 4096
 # No image has as many: its bytes are one payload.
 _MOST_PIXELS = 2**31
 
@@ -72,13 +76,17 @@ def _fits(height, width, channels, nbytes):
 
 @kernel
 def _set_sizes(columns, i, geometry):
-    """Write the stored sizes of sample i's images into their first stages; return whether each can be an image's."""
+    """Write the stored sizes of sample i's images into their first stages; return whether each can be an image's.
+
+    geometry: (views, fields, stages, NUM_GEOMETRY) int64.
+    """
     for f in range(columns.shape[0]):
         height, width = _u32_of(columns[f], col.IMAGE_HEIGHT, i), _u32_of(columns[f], col.IMAGE_WIDTH, i)
         if not _fits(height, width, 1, _MOST_PIXELS):
             return False
-        geometry[f, 0, op.HEIGHT] = geometry[f, 0, op.STORED_HEIGHT] = height
-        geometry[f, 0, op.WIDTH] = geometry[f, 0, op.STORED_WIDTH] = width
+        for v in range(geometry.shape[0]):
+            geometry[v, f, 0, op.HEIGHT] = geometry[v, f, 0, op.STORED_HEIGHT] = height
+            geometry[v, f, 0, op.WIDTH] = geometry[v, f, 0, op.STORED_WIDTH] = width
     return True
 
 
@@ -185,26 +193,217 @@ def _is_one_pass(geometry, described, out):
 
 
 @kernel
-def _read_image(file, i, columns, verify, given, described, affine, geometry, color, rooms, scratch, out):
-    """Read image i of one field into its place in the batch; see `assemble`.
+def _first_stage(geometry):
+    """Return the number of the first stage that does anything, of all the stages of a field's image."""
+    first = np.int64(0)
+    while geometry[first, op.CLOSING] == op.CARRY and first < geometry.shape[0] - 1:
+        first += 1
+    return first
+
+
+@kernel
+def _first_window(geometry):
+    """Return (top, bottom, left, right) of the pixels of an image that its stages use."""
+    g = geometry[_first_stage(geometry)]
+    if g[op.TOP] < g[op.BOTTOM] and g[op.LEFT] < g[op.RIGHT]:
+        return _window(g, g[op.TOP], g[op.BOTTOM], g[op.LEFT], g[op.RIGHT])
+    return np.int64(0), np.int64(1), np.int64(0), np.int64(1)  # all of it is fill
+
+
+@kernel
+def _union(geometry, f, begin, end):
+    """Return the window around those of views begin ... end - 1, and the sum of their areas."""
+    top, bottom, left, right = _first_window(geometry[begin, f])
+    total = (bottom - top) * (right - left)
+    for v in range(begin + 1, end):
+        a, b, c, d = _first_window(geometry[v, f])
+        total += (b - a) * (d - c)
+        top, bottom, left, right = min(top, a), max(bottom, b), min(left, c), max(right, d)
+    return (top, bottom, left, right), total
+
+
+@kernel
+def _carry(address, image, bits, row, plane, rooms, rest):
+    """Carry pixels at an address through the stages of a view, see `_run_stages`.
+
+    Args:
+        address: Of values of image[2] channels.
+        image: (height, width, channels) of what is there.
+        bits: Of a value, see `described`.
+        row, plane: Values to the next row, and to the next channel (0: they are equal).
+        rooms: As in `assemble`.
+        rest: (channels, geometry, color, scratch, described, affine, out).
+    """
+    channels, geometry, color, scratch, described, affine, out = rest
+    count = image[0] * image[1] * image[2]
+    if bits == 8:
+        return _run_stages(
+            u8_at(address, count), row, plane, channels, np.int64(0), geometry, color, rooms, scratch, described,
+            affine, out,
+        )  # fmt: skip
+    if bits == 32 or bits % 2:
+        floats = f32_at(address, count)
+        if bits // 8 == 2:
+            if not _fits(count, 4, 1, rooms[col.ROOM_NBYTES + col.ROOM_SECOND]):
+                return num.CHANGED
+            floats = f32_at(rooms[col.ROOM_SECOND], count)
+            floats_of_halves(address, floats)
+        return _run_stages(
+            floats, row, plane, channels, np.int64(0), geometry, color, rooms, scratch, described, affine, out,
+        )  # fmt: skip
+    return _run_stages(
+        u16_at(address, count), row, plane, channels, np.int64(0), geometry, color, rooms, scratch, described,
+        affine, out,
+    )  # fmt: skip
+
+
+@kernel
+def _is_resized(g, image, window, rooms, scratch):
+    """Return whether a JPEG's window is resized from its planes, and whether there is room for it."""
+    if g[op.CLOSING] != op.THEN_RESIZE or is_filled(g):
+        return False, True
+    top, bottom, left, right = window
+    new_h, new_w = g[op.NEW_HEIGHT], g[op.NEW_WIDTH]
+    return True, (
+        _fits(new_h, new_w, image[2], rooms[col.ROOM_NBYTES + col.ROOM_FIRST])
+        and has_scratch(bottom - top, right - left, new_h, new_w, g[op.CUBIC] != 0, scratch)
+    )
+
+
+@kernel
+def _read_jpeg(file, payload, verify, image, f, described, affine, geometry, color, rooms, scratch, out):
+    """Read a JPEG into its places in the batch, each part of it decoded once; see `_read_image`.
+
+    Args:
+        payload: (its first byte, its length, its checksum).
+        image: (height, width, channels).
+        f: Number of the field; the others are as in `assemble`, and `out` has the address of each view and field.
+    """
+    clock, (at, nbytes, checksum) = file[4], payload
+    status, source, orientation = fetch_jpeg(file, at, nbytes, checksum, verify, rooms[col.ROOM_STORED])
+    if status:
+        return status
+    work, num_views, num_fields = np.uint64(rooms[col.ROOM_JPEG]), geometry.shape[0], geometry.shape[1]
+    begin, end = np.int64(0), num_views
+    if num_views > 1:
+        (top, bottom, left, right), total = _union(geometry, f, begin, end)
+        if (bottom - top) * (right - left) > total + _OPENING * (num_views - 1):
+            end = np.int64(1)  # far apart: each by itself
+    step = end
+    while begin < num_views:
+        want_nothing(work)
+        for v in range(begin, end):
+            g, window = geometry[v, f, _first_stage(geometry[v, f])], _first_window(geometry[v, f])
+            if window[0] < 0 or window[2] < 0 or window[1] > image[0] or window[3] > image[1]:
+                return num.CHANGED
+            is_resized, has_its_room = _is_resized(g, image, window, rooms, scratch)
+            if not has_its_room:
+                return num.CHANGED
+            if is_resized:
+                want_resized(work, image, orientation, window, g[op.NEW_HEIGHT], g[op.NEW_WIDTH])
+            else:
+                want_pixels(work, image, orientation, window)
+        fine = decode_planes(source, nbytes, work, stored_shape(image, orientation))
+        tick(clock, DECODE)
+        if not fine:
+            return num.BAD_JPEG
+        for v in range(begin, end):
+            k, first = v * num_fields + f, _first_stage(geometry[v, f])
+            g, window = geometry[v, f, first], _first_window(geometry[v, f])
+            wanted, d = described[k, col.OUT_CHANNELS], described[k]
+            is_resized, _ = _is_resized(g, image, window, rooms, scratch)
+            if is_resized:
+                new_h, new_w = g[op.NEW_HEIGHT], g[op.NEW_WIDTH]
+                write_resized(
+                    work, image, orientation, window, new_h, new_w, g[op.CUBIC] != 0,
+                    np.uint64(rooms[col.ROOM_FIRST]), np.uint64(rooms[col.ROOM_SECOND]), scratch,
+                )  # fmt: skip
+                plane = new_h * new_w if image[2] == wanted else np.int64(0)
+                status = _run_stages(
+                    u8_at(rooms[col.ROOM_FIRST], new_h * new_w * image[2]), new_w, plane, wanted, first + 1,
+                    geometry[v, f], color[v, f], rooms, scratch, d, affine[k], np.uint64(out[k]),
+                )  # fmt: skip
+            else:
+                write_window(nbytes, image, orientation, window, np.uint64(rooms[col.ROOM_PIXELS]), work)
+                tick(clock, DECODE)
+                height, width = window[1] - window[0], window[3] - window[2]
+                g[op.ROW] -= window[0]
+                g[op.COLUMN] -= window[2]
+                plane = height * width if image[2] == wanted else np.int64(0)
+                rest = wanted, geometry[v, f], color[v, f], scratch, d, affine[k], np.uint64(out[k])
+                status = _carry(
+                    np.uint64(rooms[col.ROOM_PIXELS]), (height, width, image[2]), np.int64(8), width, plane, rooms, rest
+                )
+            if status:
+                return status
+        begin, end = end, end + step
+    return num.OK
+
+
+@kernel
+def _read_tiles(file, payload, codec, verify, image, f, described, affine, geometry, color, rooms, scratch, out):
+    """Read a tiled image into its places in the batch, each of its tiles decoded once; see `_read_image`.
+
+    Args:
+        image: (height, width, channels, bits); the others are as in `_read_jpeg`.
+    """
+    (at, nbytes, checksum), (height, width, channels, bits) = payload, image
+    num_views, num_fields = geometry.shape[0], geometry.shape[1]
+    begin, end = np.int64(0), num_views
+    (top, bottom, left, right), total = _union(geometry, f, begin, end)
+    if (bottom - top) * (right - left) > total:
+        end = np.int64(1)  # far apart: each by itself
+    step = end
+    while begin < num_views:
+        window, _ = _union(geometry, f, begin, end)
+        top, bottom, left, right = window
+        if top < 0 or left < 0 or bottom > height or right > width:
+            return num.CHANGED
+        status = decode_window(
+            file, at, nbytes, checksum, codec, verify, (height, width, channels, bits // 8), described[f, col.TILE],
+            window, rooms[col.ROOM_PIXELS], (rooms[col.ROOM_STORED], rooms[col.ROOM_TILE], rooms[col.ROOM_JPEG]),
+        )  # fmt: skip
+        if status:
+            return status
+        part = bottom - top, right - left, channels
+        for v in range(begin, end):
+            k = v * num_fields + f
+            g, wanted = geometry[v, f, _first_stage(geometry[v, f])], described[k, col.OUT_CHANNELS]
+            g[op.ROW] -= top
+            g[op.COLUMN] -= left
+            plane = part[0] * part[1] if channels == wanted else np.int64(0)
+            rest = wanted, geometry[v, f], color[v, f], scratch, described[k], affine[k], np.uint64(out[k])
+            status = _carry(np.uint64(rooms[col.ROOM_PIXELS]), part, bits, part[1], plane, rooms, rest)
+            if status:
+                return status
+        begin, end = end, end + step
+    return num.OK
+
+
+@kernel
+def _read_image(file, i, columns, verify, given, f, described, affine, geometry, color, rooms, scratch, out):
+    """Read image i of field f into its places in the batch, one for each view; see `assemble`.
 
     Somebody may write into the index meanwhile: each number of it is read once, and then compared with the rooms.
+
+    Args:
+        out: (views * fields,) int64, the addresses of these places.
     """
     _, _, descriptor, _, clock = file
+    columns, first = columns[f], described[f]
     at = i64_at(columns[col.OFFSET], i + 1)[i]
     nbytes, raw = _u32_of(columns, col.STORED_NBYTES, i), _u32_of(columns, col.RAW_NBYTES, i)
     checksum = u64_at(columns[col.CHECKSUM], i + 1)[i]
     codec = np.uint8(_u8_of(columns, col.CODEC, i))
-    height, width = geometry[0, op.STORED_HEIGHT], geometry[0, op.STORED_WIDTH]
+    height, width = geometry[0, f, 0, op.STORED_HEIGHT], geometry[0, f, 0, op.STORED_WIDTH]
     channels, bits = _u8_of(columns, col.CHANNELS, i), _u8_of(columns, col.BITS, i)
     itemsize = bits // 8
-    wanted = described[col.OUT_CHANNELS]
+    wanted = first[col.OUT_CHANNELS]
     # Grey among colours becomes three times the same plane.
-    if (channels != wanted and channels != 1) or bits != described[col.IN_BITS]:
+    if (channels != wanted and channels != 1) or bits != first[col.IN_BITS]:
         return num.CHANGED
     if np.float64(height) * width * (channels * itemsize) != raw or raw == 0:
         return num.CHANGED
-    row, plane = width, height * width
     if given[1] < 0:  # a JPEG in memory
         descriptor, at, nbytes = np.int64(-1), np.int64(0), -given[1]
         file, codec, verify = (given[0], nbytes, descriptor, at, clock), np.uint8(num.CODEC_JPEG), False
@@ -217,67 +416,33 @@ def _read_image(file, i, columns, verify, given, described, affine, geometry, co
     ):
         return num.CHANGED
     elif has_windows(codec):
-        image, tile = (height, width, channels, itemsize), described[col.TILE]
+        image = height, width, channels
         if not has_room(
-            codec,
-            nbytes,
-            raw,
-            image,
-            tile,
-            rooms[col.ROOM_NBYTES + col.ROOM_TILE],
-            rooms[col.ROOM_NBYTES + col.ROOM_JPEG],
-        ):
+            codec, nbytes, raw, (height, width, channels, itemsize), first[col.TILE],
+            rooms[col.ROOM_NBYTES + col.ROOM_TILE], rooms[col.ROOM_NBYTES + col.ROOM_JPEG],
+        ):  # fmt: skip
             return num.CHANGED
-        first = np.int64(0)
-        while geometry[first, op.CLOSING] == op.CARRY and first < geometry.shape[0] - 1:
-            first += 1
-        g = geometry[first]
-        if g[op.TOP] < g[op.BOTTOM] and g[op.LEFT] < g[op.RIGHT]:
-            top, bottom, left, right = _window(g, g[op.TOP], g[op.BOTTOM], g[op.LEFT], g[op.RIGHT])
-        else:  # all of it is fill
-            top, bottom, left, right = np.int64(0), np.int64(1), np.int64(0), np.int64(1)
-        if top < 0 or left < 0 or bottom > height or right > width:
-            return num.CHANGED
-        if is_jpeg(codec) and g[op.CLOSING] == op.THEN_RESIZE and not is_filled(g):
-            new_h, new_w = g[op.NEW_HEIGHT], g[op.NEW_WIDTH]
-            if not _fits(new_h, new_w, channels, rooms[col.ROOM_NBYTES + col.ROOM_FIRST]):
-                return num.CHANGED
-            if not has_scratch(bottom - top, right - left, new_h, new_w, g[op.CUBIC] != 0, scratch):
-                return num.CHANGED
-            status = decode_jpeg_resized(
-                file, at, nbytes, checksum, verify, (height, width, channels), (top, bottom, left, right),
-                new_h, new_w, g[op.CUBIC] != 0, rooms[col.ROOM_FIRST], rooms[col.ROOM_SECOND], rooms[col.ROOM_STORED],
-                rooms[col.ROOM_JPEG], scratch,
-            )  # fmt: skip
-            if status:
-                return status
-            plane = new_h * new_w if channels == wanted else np.int64(0)
-            return _run_stages(
-                u8_at(rooms[col.ROOM_FIRST], new_h * new_w * channels), new_w, plane, wanted, first + 1, geometry,
-                color, rooms, scratch, described, affine, out,
-            )  # fmt: skip
-        status = decode_window(
-            file, at, nbytes, checksum, codec, verify, image, tile, (top, bottom, left, right), rooms[col.ROOM_PIXELS],
-            (rooms[col.ROOM_STORED], rooms[col.ROOM_TILE], rooms[col.ROOM_JPEG]),
+        if is_jpeg(codec):
+            return _read_jpeg(
+                file, (at, nbytes, checksum), verify, image, f, described, affine, geometry, color, rooms, scratch, out
+            )
+        return _read_tiles(
+            file, (at, nbytes, checksum), codec, verify, (height, width, channels, bits), f, described, affine,
+            geometry, color, rooms, scratch, out,
         )  # fmt: skip
-        if status:
-            return status
-        address = np.uint64(rooms[col.ROOM_PIXELS])
-        g[op.ROW] -= top
-        g[op.COLUMN] -= left
-        row, plane = right - left, (bottom - top) * (right - left)
     elif codec == num.CODEC_RAW:  # used in place
         address = fetch(file, at, nbytes, rooms[col.ROOM_STORED], verify)
         if address == 0 or nbytes != raw:
             return num.OUT_OF_BOUNDS
-        if verify and channels == wanted and _is_copied(geometry, described, height, width):
-            found = xxh3_copy(address, np.uint64(out), np.uint64(nbytes), described[col.STREAMED] != 0)
+        is_one, place_at, g = geometry.shape[0] == 1, np.uint64(out[f]), geometry[0, f]
+        if is_one and verify and channels == wanted and _is_copied(g, first, height, width):
+            found = xxh3_copy(address, place_at, np.uint64(nbytes), first[col.STREAMED] != 0)
             return num.OK if found == checksum else num.BAD_CHECKSUM
         # Reading columns takes half the time if the rows are in the cache, and hashing brings them there.
-        hashes = verify or geometry[0, op.TRANSPOSED] != 0
-        if hashes and channels == wanted and itemsize == 1 and _is_one_pass(geometry, described, out):
+        hashes = verify or g[0, op.TRANSPOSED] != 0
+        if is_one and hashes and channels == wanted and itemsize == 1 and _is_one_pass(g, first, place_at):
             found = convert_planes(
-                address, nbytes, row, plane, channels, geometry[0], out, affine, described[col.STREAMED] != 0
+                address, nbytes, width, height * width, channels, g[0], place_at, affine[f], first[col.STREAMED] != 0
             )
             return num.OK if found == checksum or not verify else num.BAD_CHECKSUM
         if hashes and not is_intact(address, nbytes, checksum, clock) and verify:
@@ -289,28 +454,14 @@ def _read_image(file, i, columns, verify, given, described, affine, geometry, co
         if status:
             return status
         address = np.uint64(rooms[col.ROOM_PIXELS])
-    count = plane * channels
-    if channels != wanted:
-        plane = np.int64(0)
-    if itemsize == 1:
-        return _run_stages(
-            u8_at(address, count), row, plane, wanted, np.int64(0), geometry, color, rooms, scratch, described,
-            affine, out,
-        )  # fmt: skip
-    if itemsize == 4 or bits % 2:
-        floats = f32_at(address, count)
-        if itemsize == 2:
-            if not _fits(count, 4, 1, rooms[col.ROOM_NBYTES + col.ROOM_SECOND]):
-                return num.CHANGED
-            floats = f32_at(rooms[col.ROOM_SECOND], count)
-            floats_of_halves(address, floats)
-        return _run_stages(
-            floats, row, plane, wanted, np.int64(0), geometry, color, rooms, scratch, described, affine, out,
-        )  # fmt: skip
-    return _run_stages(
-        u16_at(address, count), row, plane, wanted, np.int64(0), geometry, color, rooms, scratch, described,
-        affine, out,
-    )  # fmt: skip
+    plane = height * width if channels == wanted else np.int64(0)
+    for v in range(geometry.shape[0]):
+        k = v * geometry.shape[1] + f
+        rest = wanted, geometry[v, f], color[v, f], scratch, described[k], affine[k], np.uint64(out[k])
+        status = _carry(address, (height, width, channels), bits, width, plane, rooms, rest)
+        if status:
+            return status
+    return num.OK
 
 
 @kernel
@@ -355,26 +506,27 @@ def assemble(
             each row; see `assemble_columns` for these, `described` and `rooms`.
         given: (n or 0, fields, 2) int64 addresses and bytes of (C, H, W) pixels that are decoded already, 0 for those
             that are not; of a JPEG's payload in memory, its bytes as a negative number.
-        described: (fields, NUM_DESCRIBED) int64.
-        affine: (fields, channels, 2) float32: factor and term of each channel where the values become float32.
-        erased: (fields, erasings, channels) uint32, the bits that fill each erased rectangle.
-        program: (whole, real), the transforms, see `draw`.
+        described: (views * fields, NUM_DESCRIBED) int64, all fields of the first view first.
+        affine: (views * fields, channels, 2) float32: factor and term of each channel where values become float32.
+        erased: (views * fields, erasings, channels) uint32, the bits that fill each erased rectangle.
+        program: (whole, real, views), the transforms, see `draw`.
         seed, epoch: uint64.
         rows: (n,) int64 rows of the index, each inside it.
         samples: (n,) int64, the numbers that random choices depend on.
-        out: (batches, fields) int64 addresses, each with room for batch_size images (the last batch may be shorter).
+        out: (batches, views * fields) int64 addresses, each with room for batch_size images (the last batch may be
+            shorter).
         batch_size: Samples of a batch.
         rooms: (12,) int64, this thread's working memory.
         scratch: (bounds, weights, line), working memory of a resize.
-        drawn: (geometry, color, rectangles, most), which `draw` fills.
+        drawn: (geometry, color, rectangles, most, places): what `draw` fills, the first three for each view, and
+            (views * fields,) int64 for the addresses of a sample's images in the batch.
         failed: (2,) int64, set to the position in `rows` and the field of the first failure.
 
     Returns:
         A status.
     """
-    geometry, color, rectangles, most = drawn
-    whole, real = program
-    num_fields = columns.shape[0]
+    geometry, color, rectangles, most, places = drawn
+    num_views, num_fields = geometry.shape[0], columns.shape[0]
     _, _, _, guard, clock = file
     tick(clock, FUNCTION)
     look(guard)
@@ -390,28 +542,35 @@ def assemble(
             _expect_rows(columns, rows, j + 2 * _TOGETHER)
         if not _set_sizes(columns, i, geometry):
             return num.CHANGED
-        status = draw(whole, real, seed, epoch, np.uint64(samples[j]), geometry, color, rectangles, most)
-        if whole.shape[0]:
+        for v in range(num_views):
+            status = draw(
+                program, v, seed, epoch, np.uint64(samples[j]), geometry[v], color[v], rectangles[v], most
+            )  # fmt: skip
+            if status:
+                return status
+        if program[0].shape[0]:
             tick(clock, TRANSFORM)
-        if status:
-            return status
         for f in range(num_fields):
             failed[col.FAILED_FIELD] = f
-            d = described[f]
-            count = d[col.OUT_CHANNELS] * d[col.OUT_HEIGHT] * d[col.OUT_WIDTH]
-            place_at = np.uint64(out[j // batch_size, f] + (j % batch_size) * count * d[col.OUT_ITEMSIZE])
+            for k in range(f, places.shape[0], num_fields):
+                d = described[k]
+                count = d[col.OUT_CHANNELS] * d[col.OUT_HEIGHT] * d[col.OUT_WIDTH]
+                places[k] = out[j // batch_size, k] + (j % batch_size) * count * d[col.OUT_ITEMSIZE]
             pixels = (given[j, f, 0], given[j, f, 1]) if given.shape[0] else (np.int64(0), np.int64(0))
             status = _read_image(
-                file, i, columns[f], verify, pixels, d, affine[f], geometry[f], color[f], rooms, scratch, place_at
+                file, i, columns, verify, pixels, f, described, affine, geometry, color, rooms, scratch, places
             )
             if status:
                 return status
-            for k in range(erased.shape[1]):
-                if rectangles[f, k, 2] > 0:
-                    erase(
-                        place_at, d[col.OUT_ITEMSIZE], d[col.CHANNELS_LAST] != 0, d[col.OUT_CHANNELS],
-                        d[col.OUT_HEIGHT], d[col.OUT_WIDTH], rectangles[f, k], erased[f, k],
-                    )  # fmt: skip
+            for v in range(num_views if erased.shape[1] else 0):
+                k = v * num_fields + f
+                d = described[k]
+                for box in range(erased.shape[1]):
+                    if rectangles[v, f, box, 2] > 0:
+                        erase(
+                            np.uint64(places[k]), d[col.OUT_ITEMSIZE], d[col.CHANNELS_LAST] != 0, d[col.OUT_CHANNELS],
+                            d[col.OUT_HEIGHT], d[col.OUT_WIDTH], rectangles[v, f, box], erased[k, box],
+                        )  # fmt: skip
             tick(clock, TRANSFORM)
     settle()
     return num.OK
@@ -441,11 +600,12 @@ def _carry(g, place):
 
 
 @kernel
-def trace(columns, program, seed, epoch, rows, samples, drawn, field, counts, places, line):
+def trace(columns, program, view, seed, epoch, rows, samples, drawn, field, counts, places, line):
     """Draw the transforms of samples, and move places in an image of each to where they are in the result.
 
     Args:
         columns, program, seed, epoch, rows, samples: As in `assemble`.
+        view: Number of the view.
         drawn: As in `assemble`, with the geometries of masks: those are not turned after a resize.
         field: The field of the images.
         counts: (n,) int64, the places of each sample.
@@ -456,26 +616,27 @@ def trace(columns, program, seed, epoch, rows, samples, drawn, field, counts, pl
     Returns:
         A status.
     """
-    geometry, color, rectangles, most = drawn
-    whole, real = program
-    first, last = np.int64(0), geometry.shape[1] - 1
+    geometry, color, rectangles, most, _ = drawn
+    first, last = np.int64(0), geometry.shape[2] - 1
     for j in range(rows.shape[0]):
         if not _set_sizes(columns, rows[j], geometry):
             return num.CHANGED
-        status = draw(whole, real, seed, epoch, np.uint64(samples[j]), geometry, color, rectangles, most)
+        status = draw(
+            program, view, seed, epoch, np.uint64(samples[j]), geometry[view], color[view], rectangles[view], most
+        )
         if status:
             return status
         for s in range(last + 1):
-            g = geometry[field, s]
+            g = geometry[view, field, s]
             if g[op.CLOSING] == op.CARRY and s < last:
                 continue
             warps = g[op.CLOSING] == op.THEN_WARP
-            if warps and not displaces(color[field, s], line):
+            if warps and not displaces(color[view, field, s], line):
                 return num.CHANGED
             for k in range(first, first + counts[j]):
                 _carry(g, places[k])
                 if warps:
-                    move(g, color[field, s], line, places[k])
+                    move(g, color[view, field, s], line, places[k])
         first += counts[j]
     return num.OK
 
@@ -486,31 +647,33 @@ def measure(columns, program, rows, drawn, shapes, failed):
 
     Args:
         columns, program, rows, drawn: As in `assemble`; `most` is set to the sizes that the rooms must hold.
-        shapes: (fields, 4) int64, set to LOW_HEIGHT ... HIGH_WIDTH of the results.
+        shapes: (views * fields, 4) int64, set to LOW_HEIGHT ... HIGH_WIDTH of the results.
         failed: (2,) int64, set to the position in `rows` that a status is about.
 
     Returns:
         A status.
     """
-    geometry, color, rectangles, most = drawn
-    whole, real = program
-    last = geometry.shape[1] - 1
+    geometry, color, rectangles, most, _ = drawn
+    last = geometry.shape[2] - 1
     for j in range(rows.shape[0]):
+        failed[col.FAILED_ROW] = j
         if not _set_sizes(columns, rows[j], geometry):
-            failed[col.FAILED_ROW] = j
             return num.CHANGED
         for f in range(columns.shape[0]):
-            most[col.MOST_PIXELS] = max(most[col.MOST_PIXELS], geometry[f, 0, op.HEIGHT] * geometry[f, 0, op.WIDTH])
-            most[col.MOST_HEIGHT] = max(most[col.MOST_HEIGHT], geometry[f, 0, op.HEIGHT])
-            most[col.MOST_WIDTH] = max(most[col.MOST_WIDTH], geometry[f, 0, op.WIDTH])
-        status = draw(whole, real, np.uint64(0), np.uint64(0), np.uint64(j), geometry, color, rectangles, most)
-        if status:
-            failed[col.FAILED_ROW] = j
-            return status
-        for f in range(columns.shape[0]):
-            g = geometry[f, last]
-            shapes[f, col.LOW_HEIGHT] = g[op.HEIGHT] if j == 0 else min(shapes[f, col.LOW_HEIGHT], g[op.HEIGHT])
-            shapes[f, col.HIGH_HEIGHT] = g[op.HEIGHT] if j == 0 else max(shapes[f, col.HIGH_HEIGHT], g[op.HEIGHT])
-            shapes[f, col.LOW_WIDTH] = g[op.WIDTH] if j == 0 else min(shapes[f, col.LOW_WIDTH], g[op.WIDTH])
-            shapes[f, col.HIGH_WIDTH] = g[op.WIDTH] if j == 0 else max(shapes[f, col.HIGH_WIDTH], g[op.WIDTH])
+            g = geometry[0, f, 0]
+            most[col.MOST_PIXELS] = max(most[col.MOST_PIXELS], g[op.HEIGHT] * g[op.WIDTH])
+            most[col.MOST_HEIGHT] = max(most[col.MOST_HEIGHT], g[op.HEIGHT])
+            most[col.MOST_WIDTH] = max(most[col.MOST_WIDTH], g[op.WIDTH])
+        for v in range(geometry.shape[0]):
+            status = draw(
+                program, v, np.uint64(0), np.uint64(0), np.uint64(j), geometry[v], color[v], rectangles[v], most
+            )
+            if status:
+                return status
+            for f in range(columns.shape[0]):
+                g, shape = geometry[v, f, last], shapes[v * columns.shape[0] + f]
+                shape[col.LOW_HEIGHT] = g[op.HEIGHT] if j == 0 else min(shape[col.LOW_HEIGHT], g[op.HEIGHT])
+                shape[col.HIGH_HEIGHT] = g[op.HEIGHT] if j == 0 else max(shape[col.HIGH_HEIGHT], g[op.HEIGHT])
+                shape[col.LOW_WIDTH] = g[op.WIDTH] if j == 0 else min(shape[col.LOW_WIDTH], g[op.WIDTH])
+                shape[col.HIGH_WIDTH] = g[op.WIDTH] if j == 0 else max(shape[col.HIGH_WIDTH], g[op.WIDTH])
     return num.OK

@@ -8,7 +8,7 @@ from lmdbloader.base.clock_words import DECODE, VERIFY
 from lmdbloader.kernels import codec_numbers as num
 from lmdbloader.kernels.delta.decode import delta_decompress
 from lmdbloader.kernels.jpeg.decode import decode_pixels
-from lmdbloader.kernels.jpeg.resize import decode_resized
+from lmdbloader.kernels.jpeg.seek import orientation_of
 from lmdbloader.kernels.jpeg.workspace import jpeg_room
 from lmdbloader.kernels.lz4 import lz4_decompress
 from lmdbloader.kernels.runtime.compile import kernel
@@ -226,46 +226,28 @@ def decode_jpeg(file, at, nbytes, checksum, verify, image, window, out, room, wo
     Returns:
         A status.
     """
-    _, _, _, _, clock = file
-    source = fetch(file, at, nbytes, room, verify)
-    if source == 0:
-        return num.OUT_OF_BOUNDS
-    if verify and not is_intact(source, nbytes, checksum, clock):
-        return num.BAD_CHECKSUM
+    status, source, _ = fetch_jpeg(file, at, nbytes, checksum, verify, room)
+    if status:
+        return status
     fine = decode_pixels(source, nbytes, image, window, np.uint64(out), np.uint64(work))
-    tick(clock, DECODE)
+    tick(file[4], DECODE)
     return num.OK if fine else num.BAD_JPEG
 
 
 @kernel
-def decode_jpeg_resized(
-    file, at, nbytes, checksum, verify, image, window, new_height, new_width, cubic, out, other, room, work, scratch
-):
-    """Write a window of a JPEG payload's upright image, resized, as (C, new_height, new_width).
-
-    Args:
-        file, at, nbytes, checksum, verify, image, window, room, work: As in `decode_jpeg`.
-        new_height, new_width, cubic, out, other, scratch: As in `decode_resized`.
-
-    Returns:
-        A status.
-    """
-    _, _, _, _, clock = file
+def fetch_jpeg(file, at, nbytes, checksum, verify, room):
+    """Return (a status, the address of a payload, the orientation of its image), see `decode_jpeg`."""
     source = fetch(file, at, nbytes, room, verify)
     if source == 0:
-        return num.OUT_OF_BOUNDS
-    if verify and not is_intact(source, nbytes, checksum, clock):
-        return num.BAD_CHECKSUM
-    fine = decode_resized(
-        source, nbytes, image, window, new_height, new_width, cubic, np.uint64(out), np.uint64(other),
-        np.uint64(work), scratch, clock,
-    )  # fmt: skip
-    return num.OK if fine else num.BAD_JPEG
+        return num.OUT_OF_BOUNDS, source, np.int64(1)
+    if verify and not is_intact(source, nbytes, checksum, file[4]):
+        return num.BAD_CHECKSUM, source, np.int64(1)
+    return num.OK, source, orientation_of(source, nbytes)
 
 
 @kernel
 def is_jpeg(codec):
-    """Return whether a payload is a JPEG file, recoded or with a seek table, which `decode_jpeg_resized` decodes."""
+    """Return whether a payload is a JPEG file, recoded or with a seek table, whose planes are decoded at any scale."""
     return codec == num.CODEC_JPEG
 
 

@@ -5,26 +5,26 @@ from __future__ import annotations
 from lmdbloader.kernels.calls.entry import Entry
 
 _FILE = "file: (i64, i64, i64, i64, i64)"
+_PROGRAM = "program: (i64[:,:], f64[:,:], i64[:,:])"
+_DRAWN = "drawn: (i64[:,:,:,:], f64[:,:,:,:], i64[:,:,:,:], i64[:], i64[:])"
 
 assemble = Entry(
     f"assemble.assemble({_FILE}, verify: bool, columns: i64[:,:], given: i64[:,:,:],"
-    " described: i64[:,:], affine: f32[:,:,:], erased: u32[:,:,:], program: (i64[:,:], f64[:,:]), seed: u64,"
+    f" described: i64[:,:], affine: f32[:,:,:], erased: u32[:,:,:], {_PROGRAM}, seed: u64,"
     " epoch: u64, rows: i64[:], samples: i64[:], out: i64[:,:], batch_size: i64, rooms: i64[:],"
-    " scratch: (i32[:], f32[:], f32[:]), drawn: (i64[:,:,:], f64[:,:,:], i64[:,:,:], i64[:]), failed: i64[:]) -> i64"
+    f" scratch: (i32[:], f32[:], f32[:]), {_DRAWN}, failed: i64[:]) -> i64"
 )
 measure = Entry(
-    "assemble.measure(columns: i64[:,:], program: (i64[:,:], f64[:,:]), rows: i64[:],"
-    " drawn: (i64[:,:,:], f64[:,:,:], i64[:,:,:], i64[:]), shapes: i64[:,:], failed: i64[:]) -> i64"
+    f"assemble.measure(columns: i64[:,:], {_PROGRAM}, rows: i64[:], {_DRAWN}, shapes: i64[:,:], failed: i64[:]) -> i64"
 )
 trace = Entry(
-    "assemble.trace(columns: i64[:,:], program: (i64[:,:], f64[:,:]), seed: u64, epoch: u64, rows: i64[:],"
-    " samples: i64[:], drawn: (i64[:,:,:], f64[:,:,:], i64[:,:,:], i64[:]), field: i64, counts: i64[:],"
-    " places: f64[:,:], line: f32[:]) -> i64"
+    f"assemble.trace(columns: i64[:,:], {_PROGRAM}, view: i64, seed: u64, epoch: u64, rows: i64[:], samples: i64[:],"
+    f" {_DRAWN}, field: i64, counts: i64[:], places: f64[:,:], line: f32[:]) -> i64"
 )
 redraw = Entry(
-    "transform.redraw.redraw(sizes: i64[:,:,:], program: (i64[:,:], f64[:,:]), seed: u64, epoch: u64, samples: i64[:],"
-    " drawn: (i64[:,:,:], f64[:,:,:], i64[:,:,:], i64[:]), inverses: f64[:,:,:,:], flips: u8[:,:,:], applied: u8[:,:],"
-    " numbers: f64[:,:,:], boxes: i64[:,:,:,:]) -> i64"
+    f"transform.redraw.redraw(sizes: i64[:,:,:], {_PROGRAM}, view: i64, seed: u64, epoch: u64, samples: i64[:],"
+    f" {_DRAWN}, inverses: f64[:,:,:,:], flips: u8[:,:,:], applied: u8[:,:], numbers: f64[:,:,:],"
+    " boxes: i64[:,:,:,:]) -> i64"
 )
 gather = Entry(
     f"gather.gather({_FILE}, rows: i64[:], columns: (i64[:], u32[:], u32[:], u64[:], u8[:]),"

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from lmdbloader.base import clock_words, system
 from lmdbloader.base.stage_times import Clock, Stopwatch
 from lmdbloader.batch.batcher import Batcher, Begun
-from lmdbloader.batch.pipeline import Output
+from lmdbloader.batch.pipeline import Pipeline
 from lmdbloader.batch.turns import needs_turn, running
 from lmdbloader.errors import CorruptError, OptionError, WorkerError
 from lmdbloader.loader.orders import EpochOrder, RankPositions, Windows
@@ -27,7 +27,7 @@ from lmdbloader.loader.threads import Job, Threads
 from lmdbloader.transforms.functions import described
 
 if TYPE_CHECKING:
-    from lmdbloader.store import Damage, Reader, Ticket
+    from lmdbloader.store import Damage, Ticket
 
 I64 = npt.NDArray[np.int64]
 # In place of a batch whose samples are all damaged.
@@ -110,7 +110,7 @@ class EpochReadahead:
         from lmdbloader.store import Readahead
 
         pipeline = batcher.pipeline
-        cut = {output.name for output in pipeline.outputs if _is_cut_from_large(pipeline.reader, output)}
+        cut = {name for name in pipeline.fields if _is_cut_from_large(pipeline, name)}
         payloads = [name for name, f in batcher.fields.items() if f.is_payload and name not in cut]
         self._readahead = Readahead(pipeline.reader, payloads)
         self._batcher, self._epoch, self._order, self._positions = batcher, epoch, order, positions
@@ -243,11 +243,13 @@ def _fits(windows: Windows, mean_nbytes: float) -> bool:
     return most * mean_nbytes * len(windows.samples(middle, middle + 1)) <= free
 
 
-def _is_cut_from_large(reader: Reader, output: Output) -> bool:
+def _is_cut_from_large(pipeline: Pipeline, name: str) -> bool:
     """Return whether only small windows of a field's large images are read: which ones is not known ahead."""
-    if not reader.index.facts[output.name].has_tiles:
+    reader = pipeline.reader
+    if not reader.index.facts[name].has_tiles:
         return False
-    return 2 * math.prod(output.shape) < reader.mean_nbytes(output.name, "raw_nbytes", range(len(reader)))
+    nbytes = sum(math.prod(output.shape) for output in pipeline.outputs if output.name == name)
+    return 2 * nbytes < reader.mean_nbytes(name, "raw_nbytes", range(len(reader)))
 
 
 class _Group:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from lmdbloader.base.arguments import flag, listed, shown
+from lmdbloader.base.arguments import flag, shown
 from lmdbloader.base.cores import count_cores
 from lmdbloader.base.stage_times import StageTimes, Stopwatch
 from lmdbloader.base.text import plain
@@ -49,6 +49,7 @@ from lmdbloader.loader.threads import Threads
 from lmdbloader.transforms import Transform
 from lmdbloader.transforms.compilation import is_random
 from lmdbloader.transforms.functions import is_compiled
+from lmdbloader.transforms.views import Views, all_of, split_views, with_names
 
 if TYPE_CHECKING:
     from lmdbloader.batch.clips import Clips
@@ -108,6 +109,7 @@ class Loader(DataLoader[Any]):
 
     Attributes:
         transforms: The compiled transforms of images, the dataset's own before the loader's.
+        views: The Views that come after them, or None.
         memory_format: The order of the images in memory: torch.contiguous_format or torch.channels_last.
         device: Of the batches: the CPU without CUDA, even if another was asked for.
     """
@@ -142,7 +144,7 @@ class Loader(DataLoader[Any]):
         seed: int | None = None,
         drop_last: bool = False,
         pad: bool | None = None,
-        transforms: Sequence[Transform | Callable[[Any], Any]] = (),
+        transforms: Sequence[Transform | Callable[[Any], Any] | Views | Sequence[Transform]] | Views = (),
         num_threads: int | Literal["auto"] = "auto",
         prefetch: int = 2,
         device: str | int | torch.device | None = None,
@@ -188,7 +190,8 @@ class Loader(DataLoader[Any]):
                 has the same number of batches, of the same sizes; each rank then reads ceil(samples / ranks). None pads
                 with `shard="auto"`, as torch's DistributedSampler does, unless the last batches are left out.
             transforms: Of `lmdbloader.transforms`, carried out by compiled code on all image fields together; after
-                them any functions, each called with the whole batch; also a `CompiledFunction`.
+                them any functions, each called with the whole batch; also a `CompiledFunction`. `Views`, or a list for
+                each view, make several images of each sample.
             num_threads: Threads that read, at most one for each core that this process may use. "auto" is the number
                 that `lmdbloader.lab.tune` found, else one for each core.
             prefetch: Batches to have ready beyond those that the threads are working on; small batches are read, and
@@ -221,7 +224,8 @@ class Loader(DataLoader[Any]):
         Warns:
             UserWarning: Transforms are random, as in training, and neither `shuffle` nor `order` was given.
         """
-        given, mixture, clips, transforms = dataset, None, None, listed("transforms", transforms)
+        given, mixture, clips = dataset, None, None
+        transforms, others, self.views = split_views(transforms)
         if isinstance(dataset, str | bytes | os.PathLike):
             from lmdbloader.loader.image_files import open_path
 
@@ -280,19 +284,21 @@ class Loader(DataLoader[Any]):
             self._copies = None if usable is None else Copies(usable)
         self.device = torch.device("cpu") if self._copies is None else self._copies.device
         self.pin_memory = resolve_pin_memory(pin_memory, device)
-        compiled, functions = compiled_and_functions(transforms)
-        if compiled:
-            check_images(dataset, f"Loader(..., transforms={compiled})")
+        compiled, functions = compiled_and_functions(others)
+        if compiled or self.views is not None:
+            check_images(dataset, f"Loader(..., transforms={list(transforms)})")
         self.transforms, self._functions = (*dataset.all_transforms, *compiled), functions
         if is_drawn and (fixed := [f for f in functions if is_compiled(f) and getattr(f, "fixed", False)]):
             raise OptionError(f"{fixed[0]}: another run would draw another seed. Write Loader(..., seed=0).")
         if num_threads == "auto":
             from lmdbloader.loader.tuning_cache import case_of, recall_threads
 
-            num_threads = recall_threads(case_of(dataset, batch_size, compiled, functions))
+            num_threads = recall_threads(case_of(dataset, batch_size, all_of(compiled, self.views), functions))
         self.num_threads = min(num_threads, count_cores())  # waiting for the disk is done in the background
         self._channels_last, self.memory_format = is_channels_last(memory_format), memory_format
-        names = None if functions or dataset.has_own_transform else (*dataset.fields, *[PARAMS][:return_params])
+        names = None
+        if not functions and not dataset.has_own_transform:
+            names = with_names(dataset.fields, self.views, *[PARAMS][:return_params])
         self._form = dataset._form if as_ is None else check_form(as_, names)
         self._verify = verify
         io = suitable_io(dataset) if io is None else io
@@ -302,6 +308,7 @@ class Loader(DataLoader[Any]):
         if resolution is not None:
             from lmdbloader.transforms.resolution import full_size, with_resolution
 
+            self._check_one_view("resolution=...")
             full = full_size(self.transforms)
             with_resolution(self.transforms, full)
         self._stopwatch = Stopwatch()
@@ -335,7 +342,7 @@ class Loader(DataLoader[Any]):
         rows, channels = dataset.stored_rows, {}
         images = [name for name, f in dataset.fields.items() if f.has_pixels]
         # Images of different sizes are read without the pipeline if nothing compiled changes them.
-        if not transforms:
+        if not transforms and self.views is None:
             if owner.has_own_transform:  # it may crop them to one size
                 images = dataset.uniform_images()
             elif batch_size == 1 and len(rows):
@@ -344,7 +351,8 @@ class Loader(DataLoader[Any]):
                 channels = {name: dataset.reader.extremes(name, "channels", rows)[1] for name in others}
                 images = alike
         pipeline = Pipeline(
-            dataset.reader, images, transforms, rows=rows, seed=seed, channels_last=self._channels_last,
+            dataset.reader, images, transforms, views=self.views, rows=rows, seed=seed,
+            channels_last=self._channels_last,
             as_planes=any(getattr(function, "makes_pairs", False) for function in self._functions), verify=self._verify,
         )  # fmt: skip
         others = [name for name, f in dataset.fields.items() if f.is_payload and name not in images]
@@ -380,11 +388,17 @@ class Loader(DataLoader[Any]):
         Raises:
             OptionError: The size is out of range, no transform has one, or images are too small for it.
         """
+        self._check_one_view("set_resolution")
         sides = (size, size) if isinstance(size, int) else size
         if sides is not None and (len(sides) != 2 or min(sides) < 1):
             raise OptionError(f"set_resolution({size}): expected a size of at least 1, (height, width), or None")
         self._use(sides, self._batcher_seed)
         self._schedule = None
+
+    def _check_one_view(self, what: str) -> None:
+        """Raise OptionError if there are several views, whose sizes may differ."""
+        if self.views is not None:
+            raise OptionError(f"{what}: the transforms have Views. Make a Loader with other sizes in their lists.")
 
     def _use(self, size: tuple[int, int] | None, seed: int) -> None:
         if (size, seed) == (self._size, self._batcher_seed):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lmdbloader.transforms.policies import AutoAugment as AutoAugment
     from lmdbloader.transforms.policies import RandAugment as RandAugment
     from lmdbloader.transforms.policies import TrivialAugmentWide as TrivialAugmentWide
+    from lmdbloader.transforms.views import Views as Views
 
 # Where names are that load when they are first used; all others are in `operations`.
 _HOMES = {
@@ -40,6 +41,7 @@ _HOMES = {
     "RandomOrder": "containers",
     "SanitizeBoxes": "boxes",
     "TrivialAugmentWide": "policies",
+    "Views": "views",
 }
 
 

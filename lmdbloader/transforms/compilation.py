@@ -14,6 +14,7 @@ from lmdbloader.kernels.transform import opcodes
 from lmdbloader.transforms.base import Container, Geometry, Transform
 from lmdbloader.transforms.functions import BatchFunction, described, is_compiled
 from lmdbloader.transforms.values import Chain, ImageField, Normalize, ToDtype, Values, check_fill
+from lmdbloader.transforms.views import Views
 
 # The operations that make no random choice.
 _FIXED = (opcodes.CENTER_CROP, opcodes.RESIZE)
@@ -24,15 +25,17 @@ class Program:
     """Transforms as kernels read them.
 
     Attributes:
-        whole, real: (operations, ...) int64 and float64, see `opcodes`.
+        whole, real: (operations, ...) int64 and float64, see `opcodes`; of all views, one after the other.
         num_stages: Number of geometries of a field, one after the other.
-        values: For each field.
+        values: For each field; of all views, one after the other.
         sources: The transforms with operations, also those in containers, and the numbers of these operations.
         paths: The numbers of operations that may come one after the other; each operation is in one path at least.
         resizes: Whether some operation resizes images.
         is_random: Whether some operation makes random choices.
         warps: Whether some operation warps images.
-        varying: For each field, whether its sizes depend on random choices.
+        varying: For each field, as `values`, whether its sizes depend on random choices.
+        shared: How many operations at the beginning of each view are drawn once for all of them.
+        ends: Where the operations of each view end; empty if there is one view.
     """
 
     whole: npt.NDArray[np.int64]
@@ -45,6 +48,46 @@ class Program:
     is_random: bool = False
     warps: bool = False
     varying: tuple[bool, ...] = ()
+    shared: int = 0
+    ends: tuple[int, ...] = ()
+
+    @property
+    def views(self) -> npt.NDArray[np.int64]:
+        """The operations of each view: VIEW_BEGIN ... VIEW_SHARED."""
+        return _views(self.ends or (len(self.whole),), self.shared)
+
+    def part(self, path: Sequence[int]) -> tuple[npt.NDArray[Any], ...]:
+        """Return the operations of a path as a program of their own: whole, real and views."""
+        numbers = np.array(path, np.int64)
+        ends = np.searchsorted(numbers, self.ends or (len(self.whole),)).tolist()
+        return self.whole[numbers], self.real[numbers], _views(ends, 0)
+
+
+def _views(ends: Sequence[int], shared: int) -> npt.NDArray[np.int64]:
+    return np.array([(0 if k == 0 else ends[k - 1], end, shared) for k, end in enumerate(ends)], np.int64)
+
+
+def join_programs(programs: Sequence[Program], shared: int) -> Program:
+    """Return the program of views that have one each; `shared` operations at the beginning of all are drawn once."""
+    ends = np.cumsum([len(p.whole) for p in programs]).tolist()
+    sources, paths = [], [[]]
+    for program, begin in zip(programs, [0, *ends], strict=False):
+        sources += [(transform, tuple(begin + k for k in numbers)) for transform, numbers in program.sources]
+        paths = _followed(paths, [[begin + k for k in path] for path in program.paths])
+    return Program(
+        np.concatenate([p.whole for p in programs]),
+        np.concatenate([p.real for p in programs]),
+        max(p.num_stages for p in programs),
+        tuple(values for p in programs for values in p.values),
+        tuple(sources),
+        tuple(map(tuple, paths)),
+        any(p.resizes for p in programs),
+        any(p.is_random for p in programs),
+        any(p.warps for p in programs),
+        tuple(varies for p in programs for varies in p.varying),
+        shared,
+        tuple(ends),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +302,8 @@ def _concerned(transform: Transform, fields: Sequence[ImageField]) -> list[int]:
                 "Functions go to a Loader, at the end of its transforms, where they get whole batches, or to "
                 f"LMDBDataset(path, transform=...), which calls them for every sample."
             )
+        if isinstance(transform, list | tuple | Views):
+            raise OptionError("transforms: only a Loader makes views: Loader(dataset, ..., transforms=Views(...)).")
         raise OptionError(f"transforms: {transform!r} is neither a transform of lmdbloader.transforms nor callable")
     for name in transform.fields or ():
         if name not in names:

@@ -175,8 +175,7 @@ def compress_libjpeg(source, channels, height, width, quality, halves, out, work
     first = planes.ctypes.data
     decoded = _aligned(first + np.uint64(planes.shape[0] + _SLACK))
     write_pixels(
-        (True, first, wide, first + np.uint64(tall * wide), color_wide, color_plane, none, none, none, none, halves,
-         halves),
+        (first, wide, first + np.uint64(tall * wide), color_wide, color_plane, none, none, none, none, halves, halves),
         (height, width, channels), (halves, halves), (none, height, none, width),
         _aligned(decoded + np.uint64(size)), decoded,
     )  # fmt: skip

@@ -200,14 +200,14 @@ def write_pixels(planes, image, halves, window, lines, out):
     """Write a window of a decoded JPEG as planes (C, h, w) of grey or RGB.
 
     Args:
-        planes: As `decode_planes` returns them, of the whole size.
+        planes: As `planes_at` returns them, of the whole size.
         image: (height, width, components) of the whole image.
         halves: Whether there are half as many (rows, columns) of colour samples as pixels.
         window: (top, bottom, left, right), inside the decoded part.
         lines: Address of 16 * (width + 128) bytes.
         out: Address of the result.
     """
-    _, plane, row, color, color_row, color_plane, y0, x0, color_y0, color_x0, _, _ = planes
+    plane, row, color, color_row, color_plane, y0, x0, color_y0, color_x0, _, _ = planes
     height, width, components = image
     top, bottom, left, right = window
     count = right - left

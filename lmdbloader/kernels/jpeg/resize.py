@@ -9,30 +9,27 @@ from __future__ import annotations
 
 import numpy as np
 
-from lmdbloader.base.clock_words import DECODE
 from lmdbloader.kernels.jpeg.color import convert_line, stored_window, turn
-from lmdbloader.kernels.jpeg.decode import decode_planes
-from lmdbloader.kernels.jpeg.seek import orientation_of
+from lmdbloader.kernels.jpeg.decode import planes_at, want
 from lmdbloader.kernels.resize.antialias import resize_window
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.memory import u8_at
 from lmdbloader.kernels.runtime.symbols import memcpy
-from lmdbloader.kernels.runtime.timing import tick
 
 _TINY = 24  # pixels of a side
 
 
 @kernel
 def _shrinking(height, width, new_height, new_width):
-    """Return the largest factor (1, 2, 4 or 8) by which a window may shrink without being smaller than its result.
+    """Return the exponent (0 to 3) of the largest factor by which a window may shrink without being too small.
 
     In a tiny result every pixel is an edge, and smaller blocks tell most: it is made from twice its size.
     """
     least = 2 if new_height < _TINY and new_width < _TINY else 1
-    shrink = 1
-    while shrink < 8 and height >= 2 * shrink * least * new_height and width >= 2 * shrink * least * new_width:
-        shrink *= 2
-    return shrink
+    exponent, least = np.int64(0), 2 * least
+    while exponent < 3 and height >= least * new_height << exponent and width >= least * new_width << exponent:
+        exponent += 1
+    return exponent
 
 
 @kernel
@@ -59,37 +56,41 @@ def _resize_plane(plane, row, origin, window, down, across, new_height, new_widt
 
 
 @kernel
-def decode_resized(payload, nbytes, image, window, new_height, new_width, cubic, out, other, work, scratch, clock):
-    """Write a window of a payload's upright image, resized, as planes (C, new_height, new_width).
+def _in_file(image, orientation, window, new_height, new_width):
+    """Return the window in the file, the size of its result there, and the exponent of the scale that it needs."""
+    inner = stored_window(window, image[0], image[1], orientation)
+    h, w = new_height, new_width
+    if orientation >= 5:
+        h, w = w, h
+    return inner, h, w, _shrinking(inner[1] - inner[0], inner[3] - inner[2], h, w)
+
+
+@kernel
+def want_resized(work, image, orientation, window, new_height, new_width):
+    """Want what `write_resized` needs; see there."""
+    (top, bottom, left, right), _, _, exponent = _in_file(image, orientation, window, new_height, new_width)
+    want(work, exponent, (top, bottom), (left, right))
+
+
+@kernel
+def write_resized(work, image, orientation, window, new_height, new_width, cubic, out, other, scratch):
+    """Write a window of a payload's upright image, whose planes are decoded, resized, as (C, new_height, new_width).
 
     Args:
-        payload, nbytes: Address of the payload and its length.
+        work: Address of `jpeg_room` bytes, which `decode_planes` has filled.
         image: (height, width, channels) of the upright image.
+        orientation: 1 to 8, as in EXIF.
         window: (top, bottom, left, right), inside it.
         new_height, new_width: Of the result.
         cubic: Which filter, as in `resize_window`.
-        out: Address of the result.
-        other: Address of as much room.
-        work: Address of `jpeg_room` bytes.
+        out, other: Addresses of the result, and of as much room.
         scratch: (bounds, weights, line), see `resize_scratch`.
-        clock: See `tick`; the caller's next tick counts everything after decoding.
-
-    Returns:
-        Whether all went well.
     """
-    height, width, channels = image
-    orientation = orientation_of(payload, nbytes)
-    inner = stored_window(window, height, width, orientation)
-    h, w = new_height, new_width
-    if orientation >= 5:
-        height, width, h, w = width, height, w, h
-    top, bottom, left, right = inner
-    shrink = _shrinking(bottom - top, right - left, h, w)
-    found = decode_planes(payload, nbytes, (top, bottom), (left, right), shrink, work, (height, width, channels))
-    tick(clock, DECODE)
-    fine, plane, row, color, color_row, color_plane, y0, x0, color_y0, color_x0, half_rows, half_columns = found
-    if not fine:
-        return False
+    channels = image[2]
+    inner, h, w, exponent = _in_file(image, orientation, window, new_height, new_width)
+    shrink = np.int64(1) << exponent
+    planes = planes_at(work, exponent)
+    plane, row, color, color_row, color_plane, y0, x0, color_y0, color_x0, half_rows, half_columns = planes
     size = np.uint64(h * w)
     target = out if channels == 1 else other
     _resize_plane(plane, row, (y0, x0), inner, shrink, shrink, h, w, target, cubic, scratch)
@@ -104,4 +105,3 @@ def decode_resized(payload, nbytes, image, window, new_height, new_width, cubic,
     if orientation != 1:
         turn(out, channels, new_height, new_width, orientation, other)
         memcpy(out, other, np.uint64(channels) * size)
-    return True

@@ -26,11 +26,22 @@ BLOCK_AT = (ORDER_AT + 4 * ORDERED + 63) // 64 * 64
 _BLOCK_STEP = 192
 PLAN_AT = BLOCK_AT + MOST_BLOCKS * _BLOCK_STEP
 LEVELS_AT = PLAN_AT + 8 * MOST_BLOCKS * PLANNED
-TARGETS_AT = LEVELS_AT + 3 * 8
+SCALES_AT = LEVELS_AT + 3 * 8
+# Columns of a scale's planes, of 1, 2, 4 and 8 pixels for one (of the exponents 0 to 3): the wanted pixels of the file
+# (a BOTTOM of 0: none), the MCUs that they touch, the pixels of a block's side for luminance and colour, the bytes of
+# rows, addresses of the planes and bytes from one colour plane to the next, the MCU of a row behind the last wanted
+# one, and where the next MCU's pixels go. After all scales comes the address behind their planes.
+NUM_SCALES = 4
+(
+    TOP, BOTTOM, LEFT, RIGHT, FIRST_ROW, END_ROW, FIRST, END, SIZE, COLOR_SIZE, ROW, COLOR_ROW, PLANE, COLOR,
+    COLOR_PLANE, UNTIL, TARGETS,
+) = range(17)  # fmt: skip
+SCALE_WORDS = TARGETS + 3
+FREE = NUM_SCALES * SCALE_WORDS
 # Of a file that was scanned: the number of its scans, where their coded bytes begin and end, and the lowest known bit
 # of each coefficient of a component. Libjpeg writes ten scans; more than these would only take time.
 MOST_SCANS = 100
-SCANS_AT = TARGETS_AT + 3 * 8
+SCANS_AT = SCALES_AT + 8 * (FREE + 1)
 KNOWN_AT = SCANS_AT + 8 * (3 + 2 * MOST_SCANS)
 # Of a recoded file: facts of its tiles, lengths of its codes, the codes of the file, room to make codes, jobs, offsets
 # of coefficients, tables and blocks. Tiles are decoded several at once, as many as fit, with their jobs.
@@ -55,7 +66,8 @@ def jpeg_room(nbytes, height, width):
     """Return the bytes of scratch to decode a payload of nbytes with an image of this size, or a smaller one."""
     longest = max(height, width)
     planes = 3 * ((height + 32) * (width + 32) + PLANE_SLACK * (longest + 32))
-    return FIXED_NBYTES + nbytes + SLACK + 16 * (longest + 128) + planes + 3 * height * width + 4096
+    # Those of all scales have less than twice the bytes of the largest.
+    return FIXED_NBYTES + nbytes + SLACK + 16 * (longest + 128) + 2 * planes + 3 * height * width + 4096
 
 
 @kernel

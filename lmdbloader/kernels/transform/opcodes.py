@@ -56,6 +56,12 @@ MIX_ALL = 5
 MOST_CHAINS = 1000
 NUM_REAL = 12
 
+# Columns of a view: its first operation, the one after its last, and how many at its beginning are drawn once for all
+# views. The number of an operation, on which random choices depend, has so many bits; above them is that of the view.
+VIEW_BEGIN, VIEW_END, VIEW_SHARED = range(3)
+NUM_VIEW = 3
+VIEW_BITS = 16
+
 # The geometry of one field of one sample at one stage: out(y, x) is in(row + down * y, column + across * x), with y and
 # x exchanged on the right if `transposed`, for (y, x) inside of the valid rectangle, and the fill elsewhere. The first
 # stage has the size of the stored image. MASK says that the pixels are labels, which are never mixed; OWN_FILL is 3 if

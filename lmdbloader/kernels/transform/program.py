@@ -154,13 +154,16 @@ def is_taken(operation, numbers, seed, epoch, sample, number):
 
 
 @kernel
-def draw(whole, real, seed, epoch, sample, geometry, color, rectangles, most):
-    """Draw and compose the operations of a program for one sample.
+def draw(program, view, seed, epoch, sample, geometry, color, rectangles, most):
+    """Draw and compose the operations of a view for one sample.
 
     Args:
-        whole, real: (operations, NUM_WHOLE) int64 and (operations, NUM_REAL) float64, see `opcodes`.
-        seed, epoch, sample: uint64; random choices depend only on them and on the operation's number. From the bit
-            `opcodes.FRAME_BITS` on, sample is the number of a frame in its window, on which noise alone depends.
+        program: (whole, real, views): (operations, NUM_WHOLE) int64 and (operations, NUM_REAL) float64 of all views,
+            and (views, NUM_VIEW) int64, see `opcodes`.
+        view: Number of the view.
+        seed, epoch, sample: uint64; random choices depend only on them, on the view, and on the operation's number in
+            it. From the bit `opcodes.FRAME_BITS` on, sample is the number of a frame in its window, on which noise
+            alone depends.
         geometry: (fields, stages, NUM_GEOMETRY) int64, filled; [:, 0, HEIGHT] and [:, 0, WIDTH] are given, the sizes of
             the stored images, as are MASK and, for masks, FILL at every stage.
         color: (fields, stages, NUM_COLOR) float64, filled for stages that change colours.
@@ -171,6 +174,8 @@ def draw(whole, real, seed, epoch, sample, geometry, color, rectangles, most):
     Returns:
         A status.
     """
+    whole, real, views = program
+    begin_at, end_at, shared = views[view, op.VIEW_BEGIN], views[view, op.VIEW_END], views[view, op.VIEW_SHARED]
     num_fields = geometry.shape[0]
     frame, sample = sample >> np.uint64(op.FRAME_BITS), sample & np.uint64((1 << op.FRAME_BITS) - 1)
     for f in range(num_fields):
@@ -179,13 +184,16 @@ def draw(whole, real, seed, epoch, sample, geometry, color, rectangles, most):
         for k in range(rectangles.shape[1]):
             rectangles[f, k, 2] = 0
     stage = following = np.int64(0)
-    for number in range(whole.shape[0]):
-        operation, numbers = whole[number], real[number]
-        if number < following:
+    for at in range(begin_at, end_at):
+        operation, numbers = whole[at], real[at]
+        number = at - begin_at
+        if number >= shared:
+            number += view << op.VIEW_BITS
+        if at < following:
             continue
         if operation[op.OP_CODE] == op.BRANCH:
             if not is_taken(operation, numbers, seed, epoch, sample, number):
-                following = number + 1 + operation[op.BRANCH_SKIPS]
+                following = at + 1 + operation[op.BRANCH_SKIPS]
             continue
         while stage < operation[op.OP_STAGE]:
             for f in range(num_fields):

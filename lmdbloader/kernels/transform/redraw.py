@@ -70,31 +70,34 @@ def _find_source(geometry, color, inverse, flips):
 
 
 @kernel
-def redraw(sizes, program, seed, epoch, samples, drawn, inverses, flips, applied, numbers, boxes):
-    """Draw the transforms of samples again.
+def redraw(sizes, program, view, seed, epoch, samples, drawn, inverses, flips, applied, numbers, boxes):
+    """Draw the transforms of a view of samples again.
 
     Args:
         sizes: (n, fields, 2) int64, height and width of the stored images.
         program, seed, epoch, samples: As in `assemble`.
+        view: Number of the view.
         drawn: As in `assemble`.
         inverses: (n, fields, 3, 3) float64, filled with the matrices that carry (x, y, 1) of the result to the stored
             image; places are edges between pixels, from 0 to the width and the height.
         flips: (n, fields, 2) uint8, filled with whether the columns and the rows of the stored images run backwards,
             by flips and turns.
-        applied: (n, operations) uint8, filled with whether each operation changed the sample.
-        numbers: (n, operations, NUM_COLOR) float64, filled with what each drew for its first field.
+        applied: (n, operations of the view) uint8, filled with whether each operation changed the sample.
+        numbers: (n, operations of the view, NUM_COLOR) float64, filled with what each drew for its first field.
         boxes: (n, fields, erasings, 4) int64, filled with (top, left, height, width) of rectangles that are erased.
 
     Returns:
         A status.
     """
-    geometry, color, rectangles, most = drawn
-    whole, real = program
+    geometries, colors, boxes_of, most, _ = drawn
+    geometry, color, rectangles = geometries[view], colors[view], boxes_of[view]
+    whole, real, views = program
+    begin, end, shared = views[view, op.VIEW_BEGIN], views[view, op.VIEW_END], views[view, op.VIEW_SHARED]
     for j in range(samples.shape[0]):
         for f in range(geometry.shape[0]):
             geometry[f, 0, op.HEIGHT], geometry[f, 0, op.WIDTH] = sizes[j, f, 0], sizes[j, f, 1]
         sample = np.uint64(samples[j])
-        status = draw(whole, real, seed, epoch, sample, geometry, color, rectangles, most)
+        status = draw(program, view, seed, epoch, sample, geometry, color, rectangles, most)
         if status:
             return status
         for f in range(geometry.shape[0]):
@@ -104,14 +107,15 @@ def redraw(sizes, program, seed, epoch, samples, drawn, inverses, flips, applied
                     boxes[j, f, k, side] = rectangles[f, k, side]
         sample = sample & np.uint64((1 << op.FRAME_BITS) - 1)
         following = np.int64(0)
-        for number in range(whole.shape[0]):
-            operation = whole[number]
+        for at in range(begin, end):
+            operation, number = whole[at], at - begin
             applied[j, number] = 0
-            if number < following:
+            if at < following:
                 continue
             if operation[op.OP_CODE] == op.BRANCH:
-                if not is_taken(operation, real[number], seed, epoch, sample, number):
-                    following = number + 1 + operation[op.BRANCH_SKIPS]
+                drawn_as = number + (view << op.VIEW_BITS) if number >= shared else number
+                if not is_taken(operation, real[at], seed, epoch, sample, drawn_as):
+                    following = at + 1 + operation[op.BRANCH_SKIPS]
                 continue
             stage, f = operation[op.OP_STAGE], np.int64(0)
             while f < geometry.shape[0] - 1 and not operation[op.OP_FIELDS] >> f & 1:

@@ -373,6 +373,8 @@ def _examples(batches: Any) -> ExampleTimes | None:
     dataset, batch_size = getattr(source, "dataset", None), getattr(source, "batch_size", None)
     if not isinstance(dataset, LMDBDataset) or dataset.has_own_transform or not batch_size:
         return None
+    if loader is not None and loader.views is not None:  # a sample of the dataset has none
+        return None
     compiled = () if loader is None else loader.transforms[len(dataset.all_transforms) :]  # those of its own
     return time_examples(dataset, batch_size, transforms=compiled, seconds=_EXAMPLE_SECONDS)
 
