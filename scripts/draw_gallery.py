@@ -275,6 +275,17 @@ def draw_masks(card: Card) -> Image.Image:
     return sheet([originals[0], *moved, originals[1], *masks], columns=4, ratio=1)
 
 
+def draw_views(card: Card) -> Image.Image:
+    """Return the original, and the views of it, all at one scale."""
+    (views,) = values_of(card.code)
+    original = photograph("chelsea")
+    (found,) = zip(*load([{"image": original}], views, name=card.name).image, strict=True)
+    sizes = [f"{image.shape[1]} x {image.shape[2]}" for image in found]
+    largest = max(image.shape[1] for image in found)
+    tiles = [Tile(pixels(image), size, image.shape[1] / largest) for image, size in zip(found, sizes, strict=True)]
+    return sheet([Tile(original, "original"), *tiles], columns=4, ratio=1)
+
+
 def draw_boxes(card: Card) -> Image.Image:
     """Return an image with boxes, and seven crops with those that are left."""
     from lmdbloader import fields
@@ -441,6 +452,7 @@ KINDS: dict[str, Callable[[Card], Image.Image | str]] = {
     "CutMix": draw_mixed,
     "WithIndices": draw_numbers,
     "SanitizeBoxes": draw_boxes,
+    "Views": draw_views,
     "Pairs": draw_pairs,
     "Masks": draw_masks,
 }
