@@ -21,7 +21,6 @@ from lmdbloader.fields import kind_named
 from lmdbloader.format.layout import Field
 from lmdbloader.store import Reader
 from lmdbloader.store.rows import Rows, rows_at
-from lmdbloader.transforms.views import has_views
 
 if TYPE_CHECKING:
     from lmdbloader.batch.functions import Functions
@@ -99,7 +98,6 @@ class Batcher:
         Raises:
             OptionError: Transforms would move images without boxes or arrays of their size; or functions do not fit.
         """
-        self._views = pipeline.views
         self.pipeline, self.fields, self.rows, self._source = pipeline, fields, rows, source
         self._form, self._channels, self._repeats = form, channels or {}, repeats
         self._clips, self.frames = clips, 1 if clips is None else int(clips.frames)
@@ -112,7 +110,6 @@ class Batcher:
         ragged = tuple(name for name, f in fields.items() if kind_named(f.kind).is_ragged)
         json = tuple(name for name, f in fields.items() if f.kind == "json")
         self._names, self._type = tuple(fields), sample_type(tuple(fields), ragged, json)
-        self._check_own(self._own_transform)
         # Of the pipeline's outputs: the place in a batch, the memory, and what makes images of it, if anything.
         self._images = [
             (self._names.index(o.name), memory(o.stored_shape, o.values.carrier, keep=keep), o.is_changed and o.images)
@@ -126,21 +123,18 @@ class Batcher:
         # Working memory that no thread is using.
         self._scratch: list[Scratch] = []
         self._functions: Functions | None = None
-        if functions or self._own_transform is not None:
+        if self._own_transform is not None or functions:
             self._functions = self._bound(functions)
 
     @property
     def _own_transform(self) -> Callable[[Any], Any] | None:
         own: Callable[[Any], Any] | None = None if self._source is None else self._source._own_transform
-        return own
-
-    def _check_own(self, own: Callable[[Any], Any] | None) -> None:
-        """Raise OptionError if a dataset's own transform, which may be set at any time, would get several views."""
-        if own is not None and self._views is not None:
+        if own is not None and self.pipeline.views is not None:  # it may be set at any time
             raise OptionError(
                 "Views: the dataset has a transform of its own, which gets samples one by one. Write a function of the "
                 "batch: Loader(dataset, ..., transforms=[Views(...), function])."
             )
+        return own
 
     def _reads(self, f: Field) -> Read:
         """Return what reads a field that the pipeline does not read."""
@@ -235,7 +229,7 @@ class Batcher:
         for f, (place, memory, as_images) in enumerate(self._images):
             tensors, addresses[:, f] = memory.take(count, batch_size)
             for batch, tensor in zip(batches, map(as_images, tensors) if as_images else tensors, strict=True):
-                batch[place] = tensor if self._views is None else [*(batch[place] or ()), tensor]
+                batch[place] = tensor if self.pipeline.views is None else [*(batch[place] or ()), tensor]
         return Begun(rows, draws, epoch, batch_size, batches, addresses)
 
     def read_images(self, begun: Begun, first: int, end: int, clock: Clock = NO_CLOCK) -> None:
@@ -260,8 +254,7 @@ class Batcher:
 
     def complete(self, begun: Begun, clock: Clock = NO_CLOCK) -> list[Any]:
         """Return batches whose images were all read, as `read` does."""
-        self._check_own(own := self._own_transform)
-        is_finished = own is None
+        is_finished = self._own_transform is None
         self._fill(begun, clock, stack=is_finished)
         if is_finished:
             return [self._type(*columns) for columns in begun.batches]
@@ -316,16 +309,13 @@ class Batcher:
             changed = starmap(self._as_from_pipeline, ((name, getattr(batch, name)) for name in self._channels))
             batch = batch._replace(**dict(changed))
         if self._clips is not None:
-            # `params` too, which is no field.
-            fields = self.fields
-            several = [n for n in self._names if self._views is not None and (n not in fields or has_views(fields[n]))]
-            batch = self._clips._joined(batch, several)
+            batch = self._clips._joined(batch, has_views=self.pipeline.views is not None)
         if transform is not None or self._functions is not None:
             batch = self.own_functions.finish(
                 batch, transform, epoch=epoch, position=position, samples=self.samples_of(draws), draws=draws, run=run
             )
-        if self._views is not None and isinstance(self._form, Mapping):
-            batch = self._views.named(batch)
+        if self.pipeline.views is not None and isinstance(self._form, Mapping):
+            batch = self.pipeline.views.named(batch)
         return batch if self._form is None else in_form(batch, self._form, is_batch=True)
 
     def _as_from_pipeline(self, name: str, images: torch.Tensor) -> tuple[str, torch.Tensor]:

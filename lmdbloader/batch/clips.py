@@ -215,17 +215,14 @@ class Clips(ReadsMany):
         made: I64 = (draws[:, None] + (np.arange(self.frames) << FRAME_BITS)).reshape(-1)
         return made
 
-    def _joined(self, columns: Any, several: Sequence[str] = ()) -> Any:
-        """Return a named tuple of columns (n * N, ...) of frames as one of columns (n, N, ...) of windows.
-
-        `several` are fields that have a list of columns, one for each view.
-        """
-        return sample_type(columns._fields, *self._fields[1:])(
-            *(
-                [self._of_windows(name, each) for each in column] if name in several else self._of_windows(name, column)
-                for name, column in zip(columns._fields, columns, strict=True)
-            )
-        )
+    def _joined(self, columns: Any, *, has_views: bool = False) -> Any:
+        """Return a named tuple of columns (n * N, ...) of frames, or of lists of views, as one of windows (n, N, ...)."""
+        joined, fields = [], self.dataset.fields
+        for name, column in zip(columns._fields, columns, strict=True):
+            is_several = has_views and (name not in fields or fields[name].has_views)  # `params` are no field
+            views = [self._of_windows(name, each) for each in (column if is_several else [column])]
+            joined.append(views if is_several else views[0])
+        return sample_type(columns._fields, *self._fields[1:])(*joined)
 
     def _of_windows(self, name: str, column: Any) -> Any:
         if isinstance(column, torch.Tensor):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,9 @@ from lmdbloader.transforms import Geometry, Transform
 from lmdbloader.transforms.base import leaves
 from lmdbloader.transforms.compilation import Program, compile_program, join_programs
 from lmdbloader.transforms.values import ImageField, Values
-from lmdbloader.transforms.views import Views
+
+if TYPE_CHECKING:
+    from lmdbloader.transforms.views import Views
 
 I64 = npt.NDArray[np.int64]
 _DTYPES = {8: torch.uint8, 16: torch.uint16, 17: torch.float16, 33: torch.float32}

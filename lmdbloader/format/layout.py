@@ -108,6 +108,11 @@ class Field:
         return kind_named(self.kind).has_pixels
 
     @property
+    def has_views(self) -> bool:
+        """Whether transforms move its values, so that each of several views has its own."""
+        return self.has_pixels or self.kind in ("boxes", "points")
+
+    @property
     def is_payload(self) -> bool:
         """Whether its values are byte strings in data.mdb, rather than a column of the index."""
         return kind_named(self.kind).is_payload or self.codec is not None

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -42,6 +43,7 @@ from lmdbloader.loader.options import (
     resolve_shard,
     seed_for,
     suitable_io,
+    with_views,
 )
 from lmdbloader.loader.orders import Layout, Share, described
 from lmdbloader.loader.state import Coming, Place, epoch_in, identity, place_of, state_of
@@ -49,7 +51,6 @@ from lmdbloader.loader.threads import Threads
 from lmdbloader.transforms import Transform
 from lmdbloader.transforms.compilation import is_random
 from lmdbloader.transforms.functions import is_compiled
-from lmdbloader.transforms.views import Views, all_of, split_views, with_names
 
 if TYPE_CHECKING:
     from lmdbloader.batch.clips import Clips
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from lmdbloader.loader.seeds import DrawnSeed
     from lmdbloader.store import IO, Damage
     from lmdbloader.transforms.resolution import ProgressiveResize
+    from lmdbloader.transforms.views import Views
 
 _logger = logging.getLogger("lmdbloader")
 
@@ -225,7 +227,7 @@ class Loader(DataLoader[Any]):
             UserWarning: Transforms are random, as in training, and neither `shuffle` nor `order` was given.
         """
         given, mixture, clips = dataset, None, None
-        transforms, others, self.views = split_views(transforms)
+        transforms, others, self.views = with_views(transforms)
         if isinstance(dataset, str | bytes | os.PathLike):
             from lmdbloader.loader.image_files import open_path
 
@@ -293,12 +295,11 @@ class Loader(DataLoader[Any]):
         if num_threads == "auto":
             from lmdbloader.loader.tuning_cache import case_of, recall_threads
 
-            num_threads = recall_threads(case_of(dataset, batch_size, all_of(compiled, self.views), functions))
+            sized = [*compiled, *chain.from_iterable(self.views or ())]
+            num_threads = recall_threads(case_of(dataset, batch_size, sized, functions))
         self.num_threads = min(num_threads, count_cores())  # waiting for the disk is done in the background
         self._channels_last, self.memory_format = is_channels_last(memory_format), memory_format
-        names = None
-        if not functions and not dataset.has_own_transform:
-            names = with_names(dataset.fields, self.views, *[PARAMS][:return_params])
+        names = None if functions or dataset.has_own_transform else self._names()
         self._form = dataset._form if as_ is None else check_form(as_, names)
         self._verify = verify
         io = suitable_io(dataset) if io is None else io
@@ -394,6 +395,15 @@ class Loader(DataLoader[Any]):
             raise OptionError(f"set_resolution({size}): expected a size of at least 1, (height, width), or None")
         self._use(sides, self._batcher_seed)
         self._schedule = None
+
+    def _names(self) -> list[str]:
+        """Return what `as_` may name: fields, and the views of those that have several."""
+        fields = self.dataset.fields.values()
+        views = self.views
+        params = [PARAMS][: self._returns_params]
+        several = [*(f.name for f in fields if f.has_views), *params]
+        found = [] if views is None else [views.names_of(name) for name in several]
+        return [*(f.name for f in fields), *params, *chain.from_iterable(found)]
 
     def _check_one_view(self, what: str) -> None:
         """Raise OptionError if there are several views, whose sizes may differ."""

@@ -12,12 +12,12 @@ import numpy.typing as npt
 import torch
 
 from lmdbloader.base import system
-from lmdbloader.base.arguments import flag, shown, whole
+from lmdbloader.base.arguments import flag, listed, shown, whole
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.pipeline import check_seed
 from lmdbloader.errors import OptionError
 from lmdbloader.loader.orders import Orders, SeededOrders
-from lmdbloader.transforms.base import Transform
+from lmdbloader.transforms.base import SeveralViews, Transform
 from lmdbloader.transforms.functions import BatchFunction, described
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lmdbloader.loader.quasi_random import Order
     from lmdbloader.store import IO
     from lmdbloader.transforms.resolution import ProgressiveResize
+    from lmdbloader.transforms.views import Views
 
     # Sample numbers, as a list, or a function that returns the list of an epoch.
     Numbers = Sequence[int] | npt.NDArray[np.int64]
@@ -153,6 +154,20 @@ def _refuse_compiled_inside(function: Any) -> None:
             has_ours = name in ("RandomApply", "RandomChoice", "RandomOrder")
             line = f"lmdbloader.transforms.{name}([{compiled[0]}, ...])" if has_ours else "them without it"
             raise OptionError(f"transforms: {name} of torchvision cannot call {compiled[0]}. Write {line}.")
+
+
+def with_views(transforms: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Views | None]:
+    """Return the transforms of a Loader as it keeps them, those without its views, and the views, if any.
+
+    Raises:
+        OptionError: They are no list, or do not suit each other.
+    """
+    found = (transforms,) if isinstance(transforms, SeveralViews) else listed("transforms", transforms)
+    if not any(isinstance(t, SeveralViews | list | tuple) for t in found):
+        return found, found, None
+    from lmdbloader.transforms.views import split_views
+
+    return split_views(found)
 
 
 def _with_values_in_degradation(transforms: Sequence[Any]) -> Sequence[Any]:

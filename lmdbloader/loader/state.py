@@ -12,9 +12,8 @@ from lmdbloader.base.arguments import shown, whole
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
 from lmdbloader.store.rows import text_of
-from lmdbloader.transforms.base import Transform
+from lmdbloader.transforms.base import SeveralViews, Transform
 from lmdbloader.transforms.functions import described, is_compiled
-from lmdbloader.transforms.views import Views
 
 STATE_VERSION = 2
 _KINDS = {
@@ -123,7 +122,7 @@ def identity(dataset: LMDBDataset, order: str, length: int, transforms: Sequence
     digest = dataset.reader.manifest.content_digest
     if (rows := text_of(dataset.stored_rows)) != text_of(range(len(dataset.reader))):
         digest += f", rows {rows}"
-    ours = [isinstance(t, Transform | Views) or is_compiled(t) for t in transforms]
+    ours = [isinstance(t, Transform | SeveralViews) or is_compiled(t) for t in transforms]
     texts = [str(t) if own else described(t).split(" (")[0] for t, own in zip(transforms, ours, strict=True)]
     return {"length": length, "order": order, "content_digest": digest, "transforms": ", ".join(texts)}
 

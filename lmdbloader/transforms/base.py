@@ -15,6 +15,12 @@ from lmdbloader.transforms.arguments import Kind, Names
 from lmdbloader.transforms.functions import described
 
 
+class SeveralViews:
+    """The base of `Views`, by which other modules know them without theirs."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Transform:
     """The base of all transforms.

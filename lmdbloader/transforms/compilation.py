@@ -11,10 +11,9 @@ import numpy.typing as npt
 
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels.transform import opcodes
-from lmdbloader.transforms.base import Container, Geometry, Transform
+from lmdbloader.transforms.base import Container, Geometry, SeveralViews, Transform
 from lmdbloader.transforms.functions import BatchFunction, described, is_compiled
 from lmdbloader.transforms.values import Chain, ImageField, Normalize, ToDtype, Values, check_fill
-from lmdbloader.transforms.views import Views
 
 # The operations that make no random choice.
 _FIXED = (opcodes.CENTER_CROP, opcodes.RESIZE)
@@ -302,7 +301,7 @@ def _concerned(transform: Transform, fields: Sequence[ImageField]) -> list[int]:
                 "Functions go to a Loader, at the end of its transforms, where they get whole batches, or to "
                 f"LMDBDataset(path, transform=...), which calls them for every sample."
             )
-        if isinstance(transform, list | tuple | Views):
+        if isinstance(transform, list | tuple | SeveralViews):
             raise OptionError("transforms: only a Loader makes views: Loader(dataset, ..., transforms=Views(...)).")
         raise OptionError(f"transforms: {transform!r} is neither a transform of lmdbloader.transforms nor callable")
     for name in transform.fields or ():

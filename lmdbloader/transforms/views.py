@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lmdbloader.base.arguments import listed
 from lmdbloader.errors import OptionError
-from lmdbloader.transforms.base import Transform
+from lmdbloader.transforms.base import SeveralViews, Transform
 from lmdbloader.transforms.functions import described, is_compiled
 
 # Random choices number views.
 _MOST = 2**16
 
 
-class Views:
+class Views(SeveralViews):
     """Make several views of each sample from one read: a list of transforms for each, alone or in named groups.
 
     In a batch, a field of images or masks is a list of tensors, one for each view in their order; boxes and points are
@@ -82,10 +81,10 @@ class Views:
         groups = (f"{name}=[{', '.join(lists[first:end])}]" for name, (first, end) in self.groups.items())
         return f"Views({', '.join(groups)})"
 
-    def names_in(self, field: str) -> list[str]:
+    def names_of(self, field: str) -> list[str]:
         """Return what `as_` may name of a field.
 
-        >>> Views(a=[[]], b=2 * [[]]).names_in("image")
+        >>> Views(a=[[]], b=2 * [[]]).names_of("image")
         ['image[0]', 'image[1]', 'image[2]', 'image.a', 'image.b']
         """
         return [f"{field}[{k}]" for k in range(len(self))] + [f"{field}.{name}" for name in self.groups]
@@ -99,7 +98,7 @@ class Views:
         for field, views in values.items():
             if isinstance(views, list) and len(views) == len(self):
                 groups = (views[first:end] for first, end in self.groups.values())
-                found.update(zip(self.names_in(field), [*views, *groups], strict=True))
+                found.update(zip(self.names_of(field), [*views, *groups], strict=True))
         return found
 
 
@@ -125,18 +124,16 @@ def _checked(transforms: Any, group: str) -> tuple[Transform, ...]:
     return found
 
 
-def split_views(transforms: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Views | None]:
-    """Return the transforms of a Loader as it keeps them, those before and after its views, and these, if any.
+def split_views(found: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...], Views]:
+    """Return the transforms of a Loader as it keeps them, those before and after its views, and these.
 
     Lists in place of `Views` are views.
 
     Raises:
         OptionError: There are two `Views`, a transform comes after them, or a function that does not suit them.
     """
-    found = (transforms,) if isinstance(transforms, Views) else listed("transforms", transforms)
+    found = tuple(found)
     places = [k for k, t in enumerate(found) if isinstance(t, Views | list | tuple)]
-    if not places:
-        return found, found, None
     first, end = places[0], places[-1] + 1
     views = found[first] if isinstance(found[first], Views) else None
     if (views is not None and len(places) > 1) or places != list(range(first, end)):
@@ -165,7 +162,8 @@ def _check_after(function: Any) -> None:
             f"transforms: {described(function)} does not take several views. Write a function of the batch, in which "
             "each field of images is a list of tensors."
         )
-    from lmdbloader.transforms import CutMix, MixUp, SanitizeBoxes
+    from lmdbloader.transforms.batch_functions import CutMix, MixUp
+    from lmdbloader.transforms.boxes import SanitizeBoxes
     from lmdbloader.transforms.of_torchvision import is_torchvision, parts_of
 
     if isinstance(function, MixUp | CutMix | SanitizeBoxes) or any(map(is_torchvision, parts_of(function))):
@@ -173,19 +171,3 @@ def _check_after(function: Any) -> None:
             f"transforms: {described(function)} does not take several views. Write a function that calls it for each: "
             "lambda batch: batch._replace(image=[function(images) for images in batch.image])."
         )
-
-
-def all_of(transforms: Sequence[Transform], views: Views | None) -> list[Transform]:
-    """Return the transforms before views and those of all views."""
-    return [*transforms, *(t for each in views or () for t in each)]
-
-
-def with_names(fields: Mapping[str, Any], views: Views | None, *others: str) -> list[str]:
-    """Return the names that `as_` may use: those of fields and others, and of the views of those that have several."""
-    several = [*others, *(name for name, f in fields.items() if has_views(f))]
-    return [*fields, *others, *chain.from_iterable(views.names_in(name) for name in several if views is not None)]
-
-
-def has_views(field: Any) -> bool:
-    """Return whether a batch has a field once for each view: images, masks, and places in them."""
-    return bool(field.has_pixels) or field.kind in ("boxes", "points")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +19,6 @@ from lmdbloader.loader import Loader
 from lmdbloader.loader.quasi_random import QuasiRandom
 from lmdbloader.transforms import Geometry, Transform
 from lmdbloader.transforms.base import leaves
-from lmdbloader.transforms.views import all_of
 
 # Where batches are made: by a Loader's threads, by worker processes, or by the thread that asks for them.
 BatchMaker = Literal["loader", "workers", "main"]
@@ -112,7 +112,7 @@ def facts_of(batches: Any) -> LoaderFacts:
             loader.dataset.path,
             min(loader.num_threads, loader.groups_ahead) * at_once,
             (loader.groups_ahead + 1) * at_once,
-            _stored(loader.dataset, all_of(loader.transforms, loader.views)),
+            _stored(loader.dataset, [*loader.transforms, *chain.from_iterable(loader.views or ())]),
             None if loader.device.type == "cpu" else str(loader.device),
         )
     # Of another iterable it is not known whether any of this process's children work for it.
