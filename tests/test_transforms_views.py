@@ -287,6 +287,8 @@ def refusals() -> Iterator[tuple[Any, str]]:
     yield (lambda ds: Loader(ds, 4, transforms=[len, Views([crop])])), "come after"
     yield (lambda ds: Loader(ds, 4, transforms=[Views([crop]), Views([crop])])), "several Views"
     yield (lambda ds: Loader(ds, 4, transforms=[[crop], crop, [crop]])), "several Views"
+    yield (lambda ds: Loader(ds, 4, transforms=[[crop]])), "list in a list"
+    yield (lambda ds: Loader(ds, 4, transforms=[[crop], Views([crop])])), "lists and Views"
     yield (lambda ds: Loader(ds, 4, transforms=[Views([crop]), T.MixUp(0.2, 16)])), "several views"
     yield (lambda ds: Loader(ds, 4, transforms=[Views([crop]), T.SanitizeBoxes("boxes")])), "several views"
     yield (lambda ds: Loader(ds, 4, transforms=Views([crop]), resolution=lmdbloader.ProgressiveResize(9))), "Views"

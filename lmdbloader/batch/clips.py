@@ -216,7 +216,7 @@ class Clips(ReadsMany):
         return made
 
     def _joined(self, columns: Any, *, has_views: bool = False) -> Any:
-        """Return a named tuple of columns (n * N, ...) of frames, or of lists of views, as one of windows (n, N, ...)."""
+        """Return a named tuple of columns (n * N, ...) of frames, or lists of views, as one of windows (n, N, ...)."""
         joined, fields = [], self.dataset.fields
         for name, column in zip(columns._fields, columns, strict=True):
             is_several = has_views and (name not in fields or fields[name].has_views)  # `params` are no field

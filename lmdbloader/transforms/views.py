@@ -141,6 +141,8 @@ def split_views(found: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...],
     if views is None:
         if any(isinstance(found[k], Views) for k in places):
             raise OptionError("transforms: lists and Views; expected all lists in one Views([...], [...])")
+        if len(places) == 1:
+            raise OptionError("transforms: a list in a list. Write transforms=[...]; or Views([...]) for one view.")
         views = Views(*found[first:end])
     before, after = found[:first], found[end:]
     for t in after:
@@ -157,17 +159,14 @@ def _check_after(function: Any) -> None:
         raise OptionError(
             f"transforms: {function} comes after Views. Put it at the end of each list: Views([..., {function}], ...)."
         )
-    if is_compiled(function):
-        raise OptionError(
-            f"transforms: {described(function)} does not take several views. Write a function of the batch, in which "
-            "each field of images is a list of tensors."
-        )
     from lmdbloader.transforms.batch_functions import CutMix, MixUp
     from lmdbloader.transforms.boxes import SanitizeBoxes
     from lmdbloader.transforms.of_torchvision import is_torchvision, parts_of
 
-    if isinstance(function, MixUp | CutMix | SanitizeBoxes) or any(map(is_torchvision, parts_of(function))):
-        raise OptionError(
-            f"transforms: {described(function)} does not take several views. Write a function that calls it for each: "
-            "lambda batch: batch._replace(image=[function(images) for images in batch.image])."
-        )
+    if any(map(is_torchvision, parts_of(function))):
+        line = "lambda batch: batch._replace(image=[function(images) for images in batch.image])"
+    elif is_compiled(function) or isinstance(function, MixUp | CutMix | SanitizeBoxes):
+        line = "def function(batch), in which batch.image is a list of tensors"
+    else:
+        return
+    raise OptionError(f"transforms: {described(function)} does not take several views. Write a function: {line}.")
