@@ -258,8 +258,9 @@ class Pipeline:
         shapes = self._measure_shapes(rows)
         for k, varies in enumerate(self.program.varying):
             if varies:
+                name = self.fields[k % num_fields]
                 raise OptionError(
-                    f"{self.reader.place}: the images of field {self.fields[k % num_fields]!r} would come out in different shapes, by the "
+                    f"{self.reader.place}: the images of field {name!r} would come out in different shapes, by the "
                     "angles that RandomRotation(expand=True) draws. Add a crop or Resize((height, width)) after it."
                 )
         outputs = []

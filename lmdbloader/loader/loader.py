@@ -206,10 +206,10 @@ class Loader(DataLoader[Any]):
                 still read a batch that the loop no longer holds; for other copies see the page on loading.
             memory_format: torch.contiguous_format or torch.channels_last, of the images.
             as_: The form of batches: "tuple", "dict", or a dict from new names to fields, such as
-                {"pixel_values": "image", "labels": "label"}; None keeps that of the dataset. Functions among the
-                transforms get named tuples.
+                {"pixel_values": "image", "labels": "label"}, or to views, such as {"x1": "image[0]", "crops":
+                "image.local"}; None keeps that of the dataset. Functions among the transforms get named tuples.
             return_params: Whether batches have a last field `params`: a dict of what was drawn for each sample, see the
-                how-to on transforms.
+                how-to on transforms; a list of them with views.
             shard: (rank, world_size) reads this rank's share of one common order; "auto" takes them from
                 torch.distributed whenever an iteration begins, so processes may be started after the loader was made.
             resolution: A schedule of sizes, from small ones to that of the transforms; see `set_resolution`.
