@@ -323,3 +323,15 @@ def test_images_that_are_left_out_have_no_views(photos: Path, tmp_path: Path) ->
     assert batch._fields == ("lr", "hr")
     assert [view.shape[-1] for view in batch.hr] == [16, 8] and [view.shape[-1] for view in batch.lr] == [8, 4]
     assert repr(Views(a=[[CenterCrop(8)]], b=[[]])) == "Views(a=[[CenterCrop(size=8)]], b=[[]])"
+
+
+def test_image_files_have_views(photos: Path, tmp_path: Path) -> None:
+    for file in sorted(photos.glob("*.png"))[:3]:
+        image = Image.open(file).convert("RGB")
+        image.save(tmp_path / f"{file.stem}.jpg", quality=90)
+        image.save(tmp_path / f"{file.stem}_.png")
+    found = images_of(Loader(tmp_path, 4, transforms=Views(SMALL, LARGE), seed=1, shuffle=False))
+    assert torch.equal(
+        found[0], torch.cat([b.image for b in Loader(tmp_path, 3, transforms=SMALL, seed=1, shuffle=False)])
+    )
+    assert found[1].shape == (6, 3, 48, 48)
