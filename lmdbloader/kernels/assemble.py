@@ -577,7 +577,7 @@ def assemble(
 
 
 @kernel
-def _carry(g, place):
+def _move_place(g, place):
     """Move a point (x, y), or the corners of a box, through the window of a stage and its resize."""
     unit = 1.0 if place.shape[0] == 4 else 0.0  # the sides of boxes are between pixels
     for k in range(0, place.shape[0], 2):
@@ -634,7 +634,7 @@ def trace(columns, program, view, seed, epoch, rows, samples, drawn, field, coun
             if warps and not displaces(color[view, field, s], line):
                 return num.CHANGED
             for k in range(first, first + counts[j]):
-                _carry(g, places[k])
+                _move_place(g, places[k])
                 if warps:
                     move(g, color[view, field, s], line, places[k])
         first += counts[j]
