@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from lmdbloader.conversion.staging import stage as stage
     from lmdbloader.conversion.subsets import subset as subset
     from lmdbloader.loader import Loader as Loader
+    from lmdbloader.loader.buckets import Buckets as Buckets
+    from lmdbloader.loader.classes import ClassBatches as ClassBatches
     from lmdbloader.loader.mixing import mix as mix
     from lmdbloader.loader.quasi_random import QuasiRandom as QuasiRandom
     from lmdbloader.loader.torch_loader import dataloader as dataloader
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
 # Modules load when they are first used: `import lmdbloader` costs no torch, NumPy or pyarrow.
 _MODULES = ("errors", "fields", "integrations", "lab", "ray", "superres", "transforms")
 _HOMES = {
+    "Buckets": "loader.buckets",
+    "ClassBatches": "loader.classes",
     "Clips": "batch.clips",
     "LMDBDataset": "batch.dataset",
     "Loader": "loader",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import permutations
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
+from lmdbloader.batch.batcher import Batcher
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.pipeline import Pipeline
 from lmdbloader.batch.sample import PARAMS
@@ -53,6 +55,14 @@ def check_params(pipeline: Pipeline, dataset: LMDBDataset) -> None:
         )
     if not pipeline.fields:
         raise OptionError("return_params=True: no images, or images of different sizes, which no transform changes")
+
+
+def with_params(batcher_of: Callable[..., Batcher], dataset: LMDBDataset, pipeline: Pipeline, **given: Any) -> Batcher:
+    """Return a batcher of a pipeline whose batches have `params`; raise OptionError as `check_params` does."""
+    check_params(pipeline, dataset)
+    batcher = batcher_of(pipeline, **given)
+    batcher.add(PARAMS, partial(params_of, pipeline))
+    return batcher
 
 
 def params_of(pipeline: Pipeline, rows: I64, samples: I64, epoch: int, clock: Clock = NO_CLOCK) -> Any:

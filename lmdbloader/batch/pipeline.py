@@ -147,6 +147,7 @@ class Pipeline:
         *,
         views: Views | None = None,
         rows: Rows | None = None,
+        alike: Rows | None = None,
         seed: int = 0,
         channels_last: bool = False,
         as_planes: bool = False,
@@ -160,6 +161,7 @@ class Pipeline:
             transforms: Applied to the images.
             views: Further transforms for each of several images in a batch.
             rows: The rows of the index that may be read, a range or (n,); all of them by default.
+            alike: The rows with whose images those of `rows` have channels and type in common; `rows` by default.
             seed: Of the random choices, from 0 to 2**64 - 1.
             channels_last: Whether images of finished batches are (H, W, C) in memory.
             as_planes: Whether a later step does this, and needs (C, H, W).
@@ -173,6 +175,7 @@ class Pipeline:
         self.fields, self.transforms = tuple(fields), tuple(leaves(chain.from_iterable(lists)))
         self.views, self.num_views = views, len(lists)
         self.rows: Rows = range(len(reader)) if rows is None else rows
+        self._alike = rows if alike is None else alike
         self._is_whole = rows is None or (isinstance(rows, range) and rows == range(len(reader)))
         arrays = reader.index.columns
         self._columns = [[arrays[f"{name}.{part}"] for part in at.INDEX_COLUMNS] for name in fields]
@@ -207,7 +210,10 @@ class Pipeline:
         is_mask = self._is_mask(f)
         if not len(self.rows):
             return ImageField(self.fields[f], 1 if is_mask else 3, torch.uint8, is_mask)
-        (low_bits, bits), (low_channels, channels) = self._extremes(f, "bits"), self._extremes(f, "channels")
+        name, alike = self.fields[f], None if self._is_whole else self._alike
+        (low_bits, bits), (low_channels, channels) = (
+            self.reader.extremes(name, part, alike) for part in ("bits", "channels")
+        )
         # In a batch with colour images a grey one has three equal channels.
         if low_bits != bits or (low_channels != channels and (low_channels, channels) != (1, 3)):
             kinds = [
@@ -272,7 +278,7 @@ class Pipeline:
                     f"{f', view {k // num_fields},' * (self.num_views > 1)} would come out in different shapes, "
                     f"{low_height} to {height} rows and {low_width} to {width} columns. Add a crop "
                     "or a Resize to (height, width), "
-                    "convert with --patch-size, or use Loader(dataset, 1) without transforms."
+                    "convert with --patch-size, or use Loader(..., buckets='size') for batches of one shape each."
                 )
             channels = self._image_fields[f].channels
             shape, values = (channels, height, width), self.program.values[k]

@@ -42,7 +42,7 @@ class ListedOrders(Orders):
         if isinstance(order, type) or not (callable(order) or hasattr(order, "__len__")):
             raise OptionError(f"order={shown(order)}: {EXPECTED}")
         self._count, self._repeat, self.changes = num_samples, repeat, callable(order)
-        self.shown = order if self.changes else _numbers(order, num_samples, "order")
+        self.shown = order if self.changes else numbers_of(order, num_samples, "order")
         self.options = {"order": self.shown, "repeat": repeat}
         # Draws: sample + num_samples * occurrence, so that each occurrence has its own random choices.
         self._kept: dict[int, I64] = {}
@@ -62,10 +62,10 @@ class ListedOrders(Orders):
         if key not in self._kept:
             numbers = self.shown
             if callable(numbers):
-                numbers = _numbers(numbers(epoch), self._count, f"order({epoch})")
+                numbers = numbers_of(numbers(epoch), self._count, f"order({epoch})")
             while len(self._kept) >= _KEPT_EPOCHS:
                 self._kept.pop(next(iter(self._kept)))
-            self._kept[key] = _with_occurrences(np.tile(numbers, self._repeat), self._count)
+            self._kept[key] = with_occurrences(np.tile(numbers, self._repeat), self._count)
         return self._kept[key]
 
 
@@ -117,7 +117,7 @@ class WeightedOrders(Orders):
         return f"weighted {digest_of(self._sums.view(np.int64))}"
 
 
-def _numbers(given: Any, num_samples: int, name: str) -> I64:
+def numbers_of(given: Any, num_samples: int, name: str) -> I64:
     """Return sample numbers as a read-only array (m,); negative ones count from the end, as in a list.
 
     Raises:
@@ -143,10 +143,10 @@ def _numbers(given: Any, num_samples: int, name: str) -> I64:
     return numbers
 
 
-def _with_occurrences(numbers: I64, num_samples: int) -> I64:
+def with_occurrences(numbers: I64, num_samples: int) -> I64:
     """Return sample + num_samples * occurrence for sample numbers (m,), with occurrences counted from 0.
 
-    >>> _with_occurrences(np.array([3, 1, 3, 3, 1]), 10).tolist()
+    >>> with_occurrences(np.array([3, 1, 3, 3, 1]), 10).tolist()
     [3, 1, 13, 23, 11]
     """
     by_sample = np.argsort(numbers, kind="stable")

@@ -21,7 +21,7 @@ from lmdbloader.batch.batcher import Batcher, Begun
 from lmdbloader.batch.pipeline import Pipeline
 from lmdbloader.batch.turns import needs_turn, running
 from lmdbloader.errors import CorruptError, OptionError, WorkerError
-from lmdbloader.loader.orders import EpochOrder, RankPositions, Windows
+from lmdbloader.loader.orders import EpochOrder, RankBatches, RankPositions, Windows
 from lmdbloader.loader.state import Place
 from lmdbloader.loader.threads import Job, Threads
 from lmdbloader.transforms.functions import described
@@ -104,7 +104,13 @@ class EpochReadahead:
     """
 
     def __init__(
-        self, batcher: Batcher, epoch: int, order: EpochOrder, positions: RankPositions, plan: Plan, mean_nbytes: float
+        self,
+        batcher: Batcher,
+        epoch: int,
+        order: EpochOrder,
+        positions: RankPositions | RankBatches,
+        plan: Plan,
+        mean_nbytes: float,
     ) -> None:
         """Start at the beginning; the arguments are those of `EpochRun`."""
         from lmdbloader.store import Readahead
@@ -118,7 +124,7 @@ class EpochReadahead:
         self._lock = threading.Lock()
         self._num_requested = 0
         self._is_cold = False
-        self._windows = order.windows(positions)
+        self._windows = order.windows(positions) if isinstance(positions, RankPositions) else None
         if self._windows and not self._readahead.streams and not _fits(self._windows, mean_nbytes):
             self._windows = None
         # Windows are waited for in their order; those before this one are in memory.
@@ -258,14 +264,19 @@ class _Group:
     Attributes:
         number: Of the group.
         first, end: Its batches.
+        batcher: Reads them.
+        size: Samples of each, but the last may have fewer.
         run: Calls functions of the user.
         begun: The batches, once a thread has begun them.
         refused: The error if a thread could not be started.
         has_failed: Whether some part could not be read.
     """
 
-    def __init__(self, number: int, first: int, end: int, num_parts: int, run: Run) -> None:
-        self.number, self.first, self.end, self.run = number, first, end, run
+    def __init__(
+        self, number: int, span: tuple[int, int], num_parts: int, batcher: Batcher, size: int, run: Run
+    ) -> None:
+        self.number, (self.first, self.end), self.run = number, span, run
+        self.batcher, self.size = batcher, size
         self.begun: Begun | None = None
         self.refused: WorkerError | None = None
         self.has_failed = False
@@ -286,9 +297,10 @@ class EpochRun:
         batcher: Batcher,
         epoch: int,
         order: EpochOrder,
-        positions: RankPositions,
+        positions: RankPositions | RankBatches,
         plan: Plan,
         *,
+        batcher_of: Callable[[int], Batcher] | None = None,
         mean_nbytes: float,
         skips: bool,
         may_lack: bool,
@@ -297,22 +309,24 @@ class EpochRun:
         """Prepare; threads do the work.
 
         Args:
-            batcher: Reads the batches.
+            batcher: Reads the batches, or one kind of them.
             epoch: Its number.
             order: Of the epoch.
             positions: In it, of the batches to read.
             plan: How batches are read ahead.
+            batcher_of: Returns what reads the batches of a kind; None is `batcher` for all.
             mean_nbytes: Stored bytes of a sample.
             skips: Whether damaged samples are left out.
             may_lack: Whether a batch of only damaged samples may be left out too: not if other ranks count it.
             stopwatch: Times the threads.
         """
         self._skips, self._may_lack = skips, may_lack
+        self._batcher_of = batcher_of or (lambda kind: batcher)
         self._batcher, self._epoch, self._order = batcher, epoch, order
         self._positions, self._at_once, self._num_parts = positions, plan.batches_at_once, plan.num_parts
         self._stopwatch = stopwatch
         self._readahead = EpochReadahead(batcher, epoch, order, positions, plan, mean_nbytes)
-        self.num_groups = -(-len(positions) // plan.batches_at_once)
+        self.num_groups = positions.num_groups(plan.batches_at_once)
         # Groups whose samples are computed at once, and the latest such stretches: threads are in neighbouring ones.
         self._groups_together = max(_SAMPLES_TOGETHER // (plan.batches_at_once * positions.batch_size), 1)
         self._computed: dict[int, I64] = {}
@@ -328,7 +342,7 @@ class EpochRun:
     def _samples(self, first: int, end: int) -> I64:
         """Return the samples of batches first ... end - 1, which are of one group."""
         together = self._groups_together * self._at_once
-        number, batch_size = first // together, self._positions.batch_size
+        number, place_of = first // together, self._positions.place_of
         begin = number * together
         latest = self._computed
         computed = latest.get(number)
@@ -338,7 +352,7 @@ class EpochRun:
             # Replaced, not changed: other threads may be looking at it.
             kept = sorted(latest, reverse=True)[: _STRETCHES_KEPT - 1]
             self._computed = {**{other: latest[other] for other in kept}, number: computed}
-        return computed[(first - begin) * batch_size : (end - begin) * batch_size]
+        return computed[place_of(first) - place_of(begin) : place_of(end) - place_of(begin)]
 
     def jobs(self, group: int) -> list[Job]:
         """Return the jobs of threads that read a group; the one that ends last puts it into `results`.
@@ -350,9 +364,10 @@ class EpochRun:
             from lmdbloader.loader.surroundings import Surroundings
 
             run = Surroundings().run
-        first = group * self._at_once
-        end = min(first + self._at_once, len(self._positions))
-        parts = _Group(group, first, end, self._num_parts, run)
+        positions = self._positions
+        span = positions.group(group, self._at_once)
+        batcher = self._batcher_of(positions.kind_of(span[0]))
+        parts = _Group(group, span, self._num_parts, batcher, positions.size_of(span[0]), run)
         return [partial(self._read_part, parts, part) for part in range(self._num_parts)]
 
     def check_turn(self) -> None:
@@ -396,10 +411,10 @@ class EpochRun:
             with group.lock:
                 if group.begun is None:
                     samples = self._samples(group.first, group.end)
-                    group.begun = self._batcher.begin(samples, self._epoch, self._positions.batch_size, clock)
+                    group.begun = group.batcher.begin(samples, self._epoch, group.size, clock)
                 begun = group.begun
             first, end = (len(begun.rows) * number // self._num_parts for number in (part, part + 1))
-            self._batcher.read_images(begun, first, end, clock)
+            group.batcher.read_images(begun, first, end, clock)
         except BaseException:  # it comes again when the batches are read one by one
             group.has_failed = True
 
@@ -410,61 +425,61 @@ class EpochRun:
         begun, group.begun = group.begun, None  # their memory is free once the loop has no part of it
         if begun is not None and not group.has_failed:
             try:
-                batches = self._batcher.complete(begun, clock)
+                batches = group.batcher.complete(begun, clock)
             except BaseException:
                 pass
             else:
-                return self._finish(batches, group.first, begun.draws[:: self._batcher.frames], clock, group.run)
+                return self._finish(group, batches, begun.draws[:: group.batcher.frames], clock)
         del begun
-        return self._read_singly(group.first, group.end, clock, group.run)
+        return self._read_singly(group, clock)
 
     def _finish(
-        self, batches: list[Any], first: int, samples: I64, clock: Clock, run: Run
+        self, group: _Group, batches: list[Any], samples: I64, clock: Clock
     ) -> tuple[list[Item], BaseException | None]:
         """Return batches up to the one for which a function of the user failed: it is not called for that again."""
-        if not self._batcher.finishes:
+        if not group.batcher.finishes:
             clock.count(len(samples), len(batches))
             return [(batch, ()) for batch in batches], None
         items: list[Item] = []
         for number, batch in enumerate(batches):
             try:
-                own = samples[number * self._positions.batch_size :][: self._positions.batch_size]
-                position = self._positions.first_of(first + number)
-                items.append((self._batcher.finish(batch, own, self._epoch, position, run), ()))
+                own = samples[number * group.size :][: group.size]
+                position = self._positions.first_of(group.first + number)
+                items.append((group.batcher.finish(batch, own, self._epoch, position, group.run), ()))
             except BaseException as error:
                 return items, error
         clock.count(len(samples), len(batches))
         return items, None
 
-    def _read_singly(self, first: int, end: int, clock: Clock, run: Run) -> tuple[list[Item], BaseException | None]:
-        """Return the batches first ... end - 1 up to the one that cannot be read."""
+    def _read_singly(self, group: _Group, clock: Clock) -> tuple[list[Item], BaseException | None]:
+        """Return the batches of a group up to the one that cannot be read."""
         items: list[Item] = []
-        for number in range(first, end):
+        for number in range(group.first, group.end):
             try:
-                items.append(self._read_one(number, clock, run))
+                items.append(self._read_one(group.batcher, number, clock, group.run))
             except BaseException as error:
                 return items, error
         return items, None
 
-    def _read_one(self, number: int, clock: Clock, run: Run) -> Item:
+    def _read_one(self, batcher: Batcher, number: int, clock: Clock, run: Run) -> Item:
         """Return one batch, without its damaged samples if these are left out."""
         samples, position = self._samples(number, number + 1), self._positions.first_of(number)
         sound = samples
         damaged: list[Damage] = []
         while len(sound):
             try:
-                (batch,) = self._batcher.read(sound, self._epoch, len(samples), clock)
+                (batch,) = batcher.read(sound, self._epoch, len(samples), clock)
             except CorruptError:
                 if not self._skips:
                     raise
-                found = [self._damage(sound[i : i + 1], clock) for i in range(len(sound))]
+                found = [self._damage(batcher, sound[i : i + 1], clock) for i in range(len(sound))]
                 if not any(found):  # each sample can be read by itself: this is not damage to one of them
                     raise
                 damaged += filter(None, found)
                 sound = sound[[damage is None for damage in found]]
                 continue
             # The random numbers of batch functions stay those of the whole batch.
-            batch = self._batcher.finish(batch, sound, self._epoch, position, run)
+            batch = batcher.finish(batch, sound, self._epoch, position, run)
             clock.count(len(sound), 1)
             return batch, tuple(damaged)
         if not self._may_lack:
@@ -474,10 +489,10 @@ class EpochRun:
             )
         return LEFT_OUT, tuple(damaged)
 
-    def _damage(self, sample: I64, clock: Clock) -> Damage | None:
+    def _damage(self, batcher: Batcher, sample: I64, clock: Clock) -> Damage | None:
         """Return the damage to one sample, given as (1,); None if it can be read."""
         try:
-            self._batcher.read(sample, self._epoch, 1, clock)
+            batcher.read(sample, self._epoch, 1, clock)
         except CorruptError as error:
             if error.sample is None or error.field is None:
                 raise

@@ -45,7 +45,7 @@ from lmdbloader.loader.options import (
     suitable_io,
     with_views,
 )
-from lmdbloader.loader.orders import Layout, Share, described
+from lmdbloader.loader.orders import BatchOrders, Layout, Share, described, on_rank
 from lmdbloader.loader.state import Coming, Place, epoch_in, identity, place_of, state_of
 from lmdbloader.loader.threads import Threads
 from lmdbloader.transforms import Transform
@@ -54,9 +54,11 @@ from lmdbloader.transforms.functions import is_compiled
 
 if TYPE_CHECKING:
     from lmdbloader.batch.clips import Clips
+    from lmdbloader.loader.buckets import Buckets, Shapes
+    from lmdbloader.loader.classes import Classes
     from lmdbloader.loader.device import Copies
     from lmdbloader.loader.mixing import Mix
-    from lmdbloader.loader.options import Given, Weights
+    from lmdbloader.loader.options import BatchesGiven, Given, Weights
     from lmdbloader.loader.samplers import LoaderBatches, LoaderSampler
     from lmdbloader.loader.seeds import DrawnSeed
     from lmdbloader.store import IO, Damage
@@ -118,7 +120,7 @@ class Loader(DataLoader[Any]):
 
     # What DataLoader's own constructor would set; samplers and the collate function are properties.
     dataset: LMDBDataset
-    batch_size: int
+    batch_size: int | None
     num_workers = 0
     prefetch_factor = None
     persistent_workers = False
@@ -143,6 +145,8 @@ class Loader(DataLoader[Any]):
         weights: Weights | None = None,
         num_samples: int | None = None,
         repeat: int = 1,
+        batch_sampler: BatchesGiven | None = None,
+        buckets: Buckets | Literal["size"] | None = None,
         seed: int | None = None,
         drop_last: bool = False,
         pad: bool | None = None,
@@ -179,10 +183,17 @@ class Loader(DataLoader[Any]):
                 of an epoch and returns such a list, called once for an epoch, with the same list in every process. None
                 is as `shuffle` says.
             weights: Of each sample, (len(dataset),) numbers of at least 0, of any real type: samples are drawn by them
-                with replacement, as torch's WeightedRandomSampler does. They are copied.
+                with replacement, as torch's WeightedRandomSampler does. They are copied. Or "balanced": all classes
+                have equally many draws in an epoch, to within one, and within a class all samples.
             num_samples: Draws of an epoch by weight, at least 1; None is len(dataset).
             repeat: How many times each sample comes in an epoch, each time with random choices of its own. All of them
                 are shuffled together, as with BasicSR's `dataset_enlarge_ratio`; a list is read so many times.
+            batch_sampler: Lists of sample numbers, one for each batch; an object that gives such lists whenever it is
+                iterated, as torch's; or `ClassBatches(...)`. An object is iterated once for each epoch, after its
+                `set_epoch`. Ranks take turns with the batches; states count batches. It chooses alone, as in torch.
+            buckets: Makes batches of images of one shape each, of images with many: "size" puts images together that
+                are stored with one shape, and `Buckets(...)` resizes each image to one of some shapes. States count
+                batches, of this batch size and number of ranks.
             seed: Of the order and of every random choice, which depend only on it, the epoch and the sample's number.
                 None takes that of the view, `dataset.transformed(..., seed=3)`. If it has none, a seed is drawn from
                 torch's random numbers, which follow `torch.manual_seed`: an epoch number that comes again is then a new
@@ -246,17 +257,37 @@ class Loader(DataLoader[Any]):
             raise OptionError(f"on_corrupt={on_corrupt!r}: expected 'raise' or 'skip'")
         if drop_last and pad:
             raise OptionError("drop_last=True, pad=True: the last short batches are left out or filled up. Choose one.")
+        if batch_sampler is not None and (batch_size != 1 or drop_last):
+            raise OptionError(
+                f"batch_sampler, batch_size={batch_size}, drop_last={drop_last}: the batch sampler makes the batches. "
+                "Leave the others out."
+            )
         self._orders = orders_of(
             num_samples_in, order=order, shuffle=shuffle, weights=weights, draws=num_samples, repeat=repeat,
-            mixture=mixture,
+            mixture=mixture, batch_sampler=batch_sampler, classes=partial(_classes_of, dataset, clips),
         )  # fmt: skip
+        self._shapes: Shapes | None = None
+        if buckets is not None:
+            from lmdbloader.loader.buckets import bucketed
+
+            if clips is not None or resolution is not None:
+                raise OptionError("buckets: images keep their shapes, so Clips and resolution do not go with them.")
+            if pad is False and not drop_last and shard is not None:
+                raise OptionError(
+                    "buckets, pad=False: all ranks have batches of one shape and size in each step, so the last ones "
+                    "are filled up or left out. Leave pad out, or write drop_last=True."
+                )
+            pad = not drop_last if pad is None else pad
+            self._orders, self._shapes = bucketed(self._orders, dataset, buckets, batch_size, drop_last=drop_last)
         self._options = {
             **self._orders.options, "seed": seed, "drop_last": drop_last, "pad": pad, "transforms": transforms,
             "num_threads": num_threads, "prefetch": prefetch, "device": device, "pin_memory": pin_memory,
             "as_": as_, "return_params": return_params, "shard": shard, "resolution": resolution, "io": io,
             "verify": verify, "on_corrupt": on_corrupt,
         }  # fmt: skip
-        self.dataset, self.batch_size, self.drop_last = dataset, batch_size, drop_last
+        self.dataset, self.drop_last = dataset, drop_last
+        self.batch_size = batch_size if batch_sampler is None else None  # as in torch
+        self._usual_size = self._orders.batch_size if isinstance(self._orders, BatchOrders) else batch_size
         self.order = self._orders.shown
         self._shard, self._has_warned = shard, False
         self._pad = (shard == "auto" and not drop_last) if pad is None else pad
@@ -296,7 +327,7 @@ class Loader(DataLoader[Any]):
             from lmdbloader.loader.tuning_cache import case_of, recall_threads
 
             sized = [*compiled, *chain.from_iterable(self.views or ())]
-            num_threads = recall_threads(case_of(dataset, batch_size, sized, functions))
+            num_threads = recall_threads(case_of(dataset, self._usual_size, sized, functions))
         self.num_threads = min(num_threads, count_cores())  # waiting for the disk is done in the background
         self._channels_last, self.memory_format = is_channels_last(memory_format), memory_format
         names = None if functions or dataset.has_own_transform else self._names()
@@ -315,14 +346,14 @@ class Loader(DataLoader[Any]):
         self._stopwatch = Stopwatch()
         self._layout = Layout(num_samples_in, partial(_extents, self._read_from, clips))
         self._batcher_seed = self._coming.seed
-        self._batcher, self._plan = self._open(self.transforms, self._batcher_seed)
+        self._batcher, self._plan, self._batcher_of = self._open(self.transforms, self._batcher_seed)
         if resolution is not None:  # a size that does not suit is an error now, and not after many epochs
             for size in {resolution.size_at(epoch, full) for epoch in range(resolution.num_epochs)} - {full}:
                 self._open(with_resolution(self.transforms, size), self._batcher_seed)
         makes_choices = self._batcher.pipeline.program.is_random or any(
             is_compiled(function) and is_random(function) for function in functions
         )
-        if order is None and shuffle is None and weights is None and makes_choices:
+        if all(value is None for value in (order, shuffle, weights, batch_sampler)) and makes_choices:
             warnings.warn(
                 "Loader(...): its transforms are random, as in training, and samples come in the dataset's own order. "
                 "Write Loader(..., shuffle=True) to shuffle them in every epoch, Loader(..., shuffle=False) to keep "
@@ -332,49 +363,52 @@ class Loader(DataLoader[Any]):
         self._threads = Threads(self.num_threads, "lmdbloader")
         self._own_names = frozenset(vars(self))
 
-    def _open(self, transforms: Sequence[Transform], seed: int) -> tuple[Batcher, Plan]:
-        """Return what reads the batches, and how they are read ahead.
+    def _open(
+        self, transforms: Sequence[Transform], seed: int
+    ) -> tuple[Batcher, Plan, Callable[[int], Batcher] | None]:
+        """Return what reads the batches, how they are read ahead, and what reads those of a kind, if there are several.
 
         Raises:
             OptionError: A transform, which may be the dataset's own, or a function does not suit the images.
         """
         # It must not refer to this Loader, whose deletion ends the threads.
-        dataset, owner, batch_size = self._read_from, self.dataset, self.batch_size
+        dataset, owner, batch_size, shapes = self._read_from, self.dataset, self._usual_size, self._shapes
         rows, channels = dataset.stored_rows, {}
         images = [name for name, f in dataset.fields.items() if f.has_pixels]
         # Images of different sizes are read without the pipeline if nothing compiled changes them.
         if not transforms and self.views is None:
             if owner.has_own_transform:  # it may crop them to one size
                 images = dataset.uniform_images()
-            elif batch_size == 1 and len(rows):
+            elif self.batch_size in (1, None) and len(rows) and shapes is None:
                 alike = dataset.uniform_images(rows, of_any_channels=True)
                 others = [name for name in images if name not in alike]
                 channels = {name: dataset.reader.extremes(name, "channels", rows)[1] for name in others}
                 images = alike
-        pipeline = Pipeline(
-            dataset.reader, images, transforms, views=self.views, rows=rows, seed=seed,
-            channels_last=self._channels_last,
+        pipeline_of = partial(
+            Pipeline, dataset.reader, images, views=self.views, seed=seed, channels_last=self._channels_last,
             as_planes=any(getattr(function, "makes_pairs", False) for function in self._functions), verify=self._verify,
         )  # fmt: skip
+        pipeline = pipeline_of(transforms, rows=rows) if shapes is None else shapes.largest(pipeline_of, transforms)
         others = [name for name, f in dataset.fields.items() if f.is_payload and name not in images]
         nbytes = int(sum(dataset.reader.mean_nbytes(name, "raw_nbytes", rows) for name in others))
         nbytes += sum(output.nbytes for output in pipeline.outputs)
         num_rows = batch_size if self._clips is None else batch_size * self._clips.frames
         plan = plan_groups(num_rows, nbytes, self.num_threads, self.prefetch)
-        if plan.outgrows_caches:
-            pipeline.stream()
-        batcher = Batcher(
-            pipeline, dataset.fields, rows, PinnedMemory if self.pin_memory else BatchMemory,
+        batcher_of = partial(
+            Batcher, fields=dataset.fields, rows=rows, memory=PinnedMemory if self.pin_memory else BatchMemory,
             keep=plan.ahead + 2, source=owner,
             functions=self._functions, form=self._form, channels=channels, repeats=self._orders.repeats,
             clips=self._clips,
         )  # fmt: skip
         if self._returns_params:
-            from lmdbloader.batch.params import check_params, params_of
+            from lmdbloader.batch.params import with_params
 
-            check_params(pipeline, owner)
-            batcher.add(PARAMS, partial(params_of, pipeline))
-        return batcher, plan
+            batcher_of = partial(with_params, batcher_of, owner)
+        if plan.outgrows_caches:
+            pipeline.stream()
+        if shapes is None:
+            return batcher_of(pipeline), plan, None
+        return batcher_of(pipeline), plan, shapes.batchers(pipeline_of, transforms, batcher_of, plan)
 
     def set_resolution(self, size: int | tuple[int, int] | None) -> None:
         """Change the size of images from the next iteration on; running iterators keep theirs.
@@ -391,6 +425,10 @@ class Loader(DataLoader[Any]):
         """
         self._check_one_view("set_resolution")
         sides = (size, size) if isinstance(size, int) else size
+        if self._shapes is not None:
+            raise OptionError(
+                "set_resolution: buckets set the sizes of images. Make another Loader, with other Buckets."
+            )
         if sides is not None and (len(sides) != 2 or min(sides) < 1):
             raise OptionError(f"set_resolution({size}): expected a size of at least 1, (height, width), or None")
         self._use(sides, self._batcher_seed)
@@ -418,7 +456,7 @@ class Loader(DataLoader[Any]):
             from lmdbloader.transforms.resolution import with_resolution
 
             transforms = with_resolution(transforms, size)
-        self._batcher, self._plan = self._open(transforms, seed)
+        self._batcher, self._plan, self._batcher_of = self._open(transforms, seed)
         self._size, self._batcher_seed = size, seed
 
     def _prepare(self, place: Place) -> None:
@@ -453,7 +491,8 @@ class Loader(DataLoader[Any]):
     def _resolved(self) -> Share:
         """Return the share of this process, as it is now."""
         rank, world_size = resolve_shard(self._shard)
-        return Share(self.batch_size, rank, world_size, self.drop_last, self._pad)
+        batch_size = 1 if self._orders.in_batches else self._usual_size
+        return Share(batch_size, rank, world_size, self.drop_last, self._pad)
 
     def __len__(self) -> int:
         """Return the number of batches of this rank in a whole epoch, also if an epoch continues in the middle.
@@ -461,11 +500,17 @@ class Loader(DataLoader[Any]):
         With `on_corrupt="skip"` there may be fewer: a batch of only damaged samples is left out. If a function gives
         the order, it is the epoch that is being read, else the next one.
         """
-        return self._resolved().num_batches(self._orders.length(self._current_epoch()))
+        share = self._resolved()
+        return share.num_batches(self._length(self._current_epoch(), share))
 
     def _num_samples(self) -> int:
         """Return the number of samples of this rank in a whole epoch."""
-        return self._resolved().positions(self._orders.length(self._current_epoch())).num_samples
+        share = self._resolved()
+        return self._orders.among(share.world_size).samples_on(self._current_epoch(), share)
+
+    def _length(self, epoch: int, share: Share) -> int:
+        """Return the number of positions of an epoch that ranks share."""
+        return self._orders.among(share.world_size).length(epoch)
 
     def _current_epoch(self) -> int:
         """Return the epoch that is being read, else the next one; their lengths may differ."""
@@ -579,16 +624,17 @@ class Loader(DataLoader[Any]):
         place = self._place
         if place is None or place.is_complete or self._share is None:
             return self._coming
-        length = self._orders.length(place.epoch)
+        length = self._length(place.epoch, self._share)
         return self._coming.at(place, self._share.position_after(place.num_steps, length, place.start))
 
     def _identity_in(self, epoch: int) -> dict[str, Any]:
         """Return what determines the order of an epoch, but for the seed."""
-        key = epoch if self._orders.changes else 0
+        orders = self._orders.among(self._resolved().world_size if self._shapes is not None else 1)
+        key = epoch if orders.changes else 0
         if self._identity is None or self._identity[0] != key:
-            text = self._orders.text(epoch, self._layout) + ("" if self._clips is None else f", {self._clips._text}")
+            text = orders.text(epoch, self._layout) + ("" if self._clips is None else f", {self._clips._text}")
             transforms = (*self.dataset.all_transforms, *self._options["transforms"])
-            self._identity = key, identity(self._read_from, text, self._orders.length(epoch), transforms)
+            self._identity = key, identity(self._read_from, text, orders.length(epoch), transforms)
         return self._identity[1]
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
@@ -597,14 +643,16 @@ class Loader(DataLoader[Any]):
 
     def _num_coming(self) -> int:
         """Return the number of batches of the next iteration on this rank."""
-        return self._resolved().num_batches(self._orders.length(self._coming.epoch) - self._coming.start)
+        share = self._resolved()
+        return share.num_batches(self._length(self._coming.epoch, share) - self._coming.start)
 
     def _iterate(self, step: int = 0) -> Iterator[Any]:
         """Return an iterator without the first `step` batches, which are not read."""
         self._resolved()  # an error of the share comes here
         if self.dataset._source is not None:
             self.dataset._source.check()
-        if not self._has_warned and self._shard is None and (count_processes() or 1) > 1:
+        shares = self._shard is not None or getattr(self._orders, "shards", False)
+        if not self._has_warned and not shares and (count_processes() or 1) > 1:
             self._has_warned = True
             warnings.warn(
                 f"torch.distributed has {count_processes()} processes, and each of them reads all samples. Give each "
@@ -630,13 +678,13 @@ class Loader(DataLoader[Any]):
             check_params(self._batcher.pipeline, self.dataset)
         share, place = self._resolved(), self._coming.place()
         if step:
-            place.start = share.position_after(step, self._orders.length(place.epoch), place.start)
+            place.start = share.position_after(step, self._length(place.epoch, share), place.start)
         self._prepare(place)
-        order = self._orders.of(place.epoch, self._layout, place.seed)
+        order = self._orders.among(share.world_size).of(place.epoch, self._layout, place.seed)
         run = EpochRun(
-            self._batcher, place.epoch, order, share.positions(order.length, place.start), self._plan,
-            mean_nbytes=self._layout.mean_nbytes, skips=self._skips, may_lack=share.world_size == 1,
-            stopwatch=self._stopwatch,
+            self._batcher, place.epoch, order, on_rank(order, share, place.start), self._plan,
+            batcher_of=self._batcher_of, mean_nbytes=self._layout.mean_nbytes, skips=self._skips,
+            may_lack=share.world_size == 1, stopwatch=self._stopwatch,
         )  # fmt: skip
         items = deliver(run, self._threads, self.groups_ahead)
         if self._copies is not None:
@@ -695,11 +743,16 @@ class Loader(DataLoader[Any]):
         options = {**self._options, "resolution": self._schedule}
         size = None if self._schedule is not None else self._size
         # The memory format as a bool: cloudpickle, of Ray, cannot pickle torch's.
-        return self._given, self.batch_size, options, self._channels_last, size, self._drawn
+        return self._given, self.batch_size or 1, options, self._channels_last, size, self._drawn
 
     def __repr__(self) -> str:
+        given = f"{self.batch_size}, order={described(self.order)}"
+        if self.batch_size is None:
+            given = f"batch_sampler={self.order if isinstance(self.order, str) else described(self.order)}"
+        elif self._shapes is not None:
+            given += f", buckets={self._options['buckets']!r}"
         return (
-            f"Loader({self._given!r}, {self.batch_size}, order={described(self.order)}, seed={self._coming.seed}, "
+            f"Loader({self._given!r}, {given}, seed={self._coming.seed}, "
             f"num_threads={self.num_threads}, shard={self._shard or (0, 1)!r}"
             f"{f', repeat={times}' if (times := self._options.get('repeat', 1)) != 1 else ''}"
             f"{', pin_memory=True' if self.pin_memory else ''})"
@@ -730,6 +783,15 @@ def _fill(
     loader._options, loader._drawn, loader._coming = options, copy.copy(drawn), replace(coming)
     if size is not None:
         loader.set_resolution(size)
+
+
+def _classes_of(dataset: LMDBDataset, clips: Clips | None, call: str) -> Classes:
+    """Return the samples of each class; raise OptionError if there are none."""
+    from lmdbloader.loader.classes import classes_of
+
+    if clips is not None:
+        raise OptionError(f"{call}: the samples are windows of Clips, which have no classes.")
+    return classes_of(dataset, call)
 
 
 _OF_LOADERS = {name for kind in (Loader, DataLoader) for name in inspect.signature(kind.__init__).parameters}

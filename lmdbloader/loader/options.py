@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -21,6 +21,7 @@ from lmdbloader.transforms.base import SeveralViews, Transform
 from lmdbloader.transforms.functions import BatchFunction, described
 
 if TYPE_CHECKING:
+    from lmdbloader.loader.classes import ClassBatches, Classes
     from lmdbloader.loader.mixtures import Mixture
     from lmdbloader.loader.quasi_random import Order
     from lmdbloader.store import IO
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     # Sample numbers, as a list, or a function that returns the list of an epoch.
     Numbers = Sequence[int] | npt.NDArray[np.int64]
     Given = Order | Numbers | Callable[[int], Numbers]
-    Weights = Sequence[float] | npt.NDArray[np.float64]
+    BatchesGiven = Iterable[Sequence[int]] | ClassBatches
+    Weights = Sequence[float] | npt.NDArray[np.float64] | Literal["balanced"]
 
 # Samples of a batch, or batches: far more than any memory holds, and their products still fit 64 bits.
 _MOST = 2**31 - 1
@@ -68,6 +70,8 @@ def orders_of(
     draws: int | None,
     repeat: int,
     mixture: Mixture | None = None,
+    batch_sampler: Any = None,
+    classes: Callable[[str], Classes] | None = None,
 ) -> Orders:
     """Return the orders of all epochs of a Loader.
 
@@ -76,6 +80,8 @@ def orders_of(
         order, shuffle, weights, repeat: The Loader's arguments.
         draws: The Loader's `num_samples`.
         mixture: The mixture that is read; None for a single dataset.
+        batch_sampler: The Loader's argument.
+        classes: Returns the samples of each class; its argument names, in messages, the argument that needs them.
 
     Raises:
         OptionError: One of them is invalid, or two of them set the order.
@@ -89,6 +95,18 @@ def orders_of(
     kind: Any = "sequential" if order is None else order
     if shuffle is not None:
         kind = "random" if flag("shuffle", shuffle) else "sequential"
+    if batch_sampler is not None:
+        others = {"order": order, "weights": weights, "num_samples": draws}
+        given = [f"{name}={shown(value)}" for name, value in others.items() if value is not None]
+        given += [f"{name}=..." for name, is_given in (("shuffle", shuffle), ("repeat", repeat != 1)) if is_given]
+        if given or mixture is not None:
+            raise OptionError(
+                f"batch_sampler, {', '.join(given) or 'a mixture'}: each of them chooses the samples. Leave out all "
+                "but one."
+            )
+        from lmdbloader.loader.batches import batch_orders_of
+
+        return batch_orders_of(num_samples, batch_sampler, classes)
     if mixture is not None:
         from lmdbloader.loader.mixtures import orders_of_mixture
 
@@ -98,6 +116,10 @@ def orders_of(
 
         if repeat != 1:
             raise OptionError(f"weights, repeat={repeat}: write num_samples, the number of draws of an epoch, instead.")
+        if isinstance(weights, str):
+            from lmdbloader.loader.classes import balanced_orders
+
+            return balanced_orders(num_samples, weights, draws, classes)
         return WeightedOrders(num_samples, weights, draws)
     if draws is not None:
         raise OptionError(

@@ -137,6 +137,106 @@ class RankPositions:
         """Return the last position of a batch."""
         return self.first + self.stride * (min((batch + 1) * self.batch_size, self.num_samples) - 1)
 
+    def place_of(self, batch: int) -> int:
+        """Return how many samples the batches before one have."""
+        return min(batch * self.batch_size, self.num_samples)
+
+    def size_of(self, batch: int) -> int:
+        """Return the samples of a batch, and of those that are read together with it."""
+        return self.batch_size
+
+    def kind_of(self, batch: int) -> int:
+        """Return the kind of a batch; there is one."""
+        return 0
+
+    def num_groups(self, at_once: int) -> int:
+        """Return the number of groups of batches that are read together."""
+        return -(-len(self) // at_once)
+
+    def group(self, number: int, at_once: int) -> tuple[int, int]:
+        """Return the first batch of a group, and the one after its last."""
+        return number * at_once, min((number + 1) * at_once, len(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """How the positions of an epoch are batches, one after the other, those of all ranks.
+
+    Attributes:
+        bounds: (b + 1,) the first position of each batch, and the end.
+        kinds: (b,) of each batch: batches of one kind are read together.
+    """
+
+    bounds: I64
+    kinds: I64
+
+
+class RankBatches:
+    """The batches of one rank, of different sizes and kinds; has what an `EpochRun` uses of `RankPositions`.
+
+    Attributes:
+        batch_size: The mean, at least 1.
+        num_samples: Of this rank.
+    """
+
+    def __init__(self, batching: Batching, numbers: I64) -> None:
+        """Take the numbers of this rank's batches, (b,); those after the end of the epoch begin it again."""
+        numbers = numbers % max(len(batching.kinds), 1)
+        self._firsts, self._sizes = batching.bounds[numbers], batching.bounds[numbers + 1] - batching.bounds[numbers]
+        self._kinds = batching.kinds[numbers]
+        self._places = np.append(0, np.cumsum(self._sizes))
+        self.num_samples = int(self._places[-1])
+        self.batch_size = max(self.num_samples // max(len(numbers), 1), 1)
+        self._cuts: dict[int, I64] = {}
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def of_batches(self, first: int, end: int) -> I64:
+        """Return the positions of batches first ... end - 1."""
+        sizes = self._sizes[first:end]
+        shifts = self._firsts[first:end] - self._places[first:end]
+        found: I64 = np.repeat(shifts, sizes) + np.arange(self._places[first], self._places[end], dtype=np.int64)
+        return found
+
+    def first_of(self, batch: int) -> int:
+        """Return the first position of a batch."""
+        return int(self._firsts[batch])
+
+    def last_of(self, batch: int) -> int:
+        """Return the last position of a batch."""
+        return int(self._firsts[batch] + self._sizes[batch] - 1)
+
+    def place_of(self, batch: int) -> int:
+        """Return how many samples the batches before one have."""
+        return int(self._places[batch])
+
+    def size_of(self, batch: int) -> int:
+        """Return the samples of a batch, and of those that are read together with it."""
+        return int(self._sizes[batch])
+
+    def kind_of(self, batch: int) -> int:
+        """Return the kind of a batch."""
+        return int(self._kinds[batch])
+
+    def num_groups(self, at_once: int) -> int:
+        """Return the number of groups of neighbouring batches of one size and kind, at most `at_once` in each."""
+        return len(self._groups(at_once)) - 1
+
+    def group(self, number: int, at_once: int) -> tuple[int, int]:
+        """Return the first batch of a group, and the one after its last."""
+        first, end = self._groups(at_once)[number : number + 2].tolist()
+        return first, end
+
+    def _groups(self, at_once: int) -> I64:
+        """Return the first batch of each group, and the end."""
+        if at_once not in self._cuts:
+            differs = (np.diff(self._sizes, prepend=-1) != 0) | (np.diff(self._kinds, prepend=-1) != 0)
+            # None of them goes beyond a multiple of `at_once`, where an `EpochRun` begins to compute other samples.
+            is_first = differs | (np.arange(len(self)) % at_once == 0)
+            self._cuts[at_once] = np.append(np.flatnonzero(is_first), len(self))
+        return self._cuts[at_once]
+
 
 @dataclass(frozen=True, slots=True)
 class Windows:
@@ -155,7 +255,7 @@ class Windows:
     samples: Callable[[int, int], I64]
 
 
-def _one_by_one(positions: RankPositions) -> None:
+def _one_by_one(positions: RankPositions | RankBatches) -> None:
     """Samples are read one by one."""
 
 
@@ -167,11 +267,13 @@ class EpochOrder:
         length: Number of positions.
         samples: Returns the draws (m,) at positions (m,); see `Orders`.
         windows: Returns what a rank reads from storage at once; None if samples are read one by one.
+        batching: How the positions are batches; None if batches of one size follow each other.
     """
 
     length: int
     samples: Callable[[I64], I64]
     windows: Callable[[RankPositions], Windows | None] = _one_by_one
+    batching: Batching | None = None
 
 
 def random_order(length: int, seed: int, epoch: int) -> EpochOrder:
@@ -207,6 +309,14 @@ def sequential_order(layout: Layout, repeat: int = 1) -> EpochOrder:
     return EpochOrder(length, samples, windows)
 
 
+def on_rank(order: EpochOrder, share: Share, start: int = 0) -> RankPositions | RankBatches:
+    """Return what a rank reads of an epoch, from a position or, if positions are batches, from a batch on."""
+    if order.batching is None:
+        return share.positions(order.length, start)
+    own = share.positions(len(order.batching.kinds), start)
+    return RankBatches(order.batching, own.of_batches(0, len(own)))
+
+
 class Orders:
     """The orders of all epochs of a Loader.
 
@@ -218,6 +328,7 @@ class Orders:
         repeats: Whether a sample may occur more than once in an epoch; if not, draws are sample numbers.
         follow_the_seed: Whether they depend on the seed.
         changes: Whether a function of the user returns the order of each epoch.
+        in_batches: Whether they are orders of batches: what ranks share, and states count, are batches then.
     """
 
     shown: Any
@@ -225,10 +336,19 @@ class Orders:
     repeats = True
     follow_the_seed = True
     changes = False
+    in_batches = False
+
+    def among(self, world_size: int) -> Orders:
+        """Return the orders that so many ranks share."""
+        return self
 
     def length(self, epoch: int) -> int:
-        """Return the number of positions of an epoch."""
+        """Return the number of positions of an epoch, or of its batches."""
         raise NotImplementedError
+
+    def samples_on(self, epoch: int, share: Share) -> int:
+        """Return how many samples a rank reads in an epoch."""
+        return share.positions(self.length(epoch)).num_samples
 
     def of(self, epoch: int, layout: Layout, seed: int) -> EpochOrder:
         """Return the order of an epoch.
@@ -282,7 +402,7 @@ def described(order: Any) -> str:
     """
     if isinstance(order, np.ndarray):
         return f"a list of {counted(len(order), 'sample number')}"
-    return shown(order) if callable(order) else repr(order)
+    return shown(order) if callable(order) or hasattr(order, "__iter__") and not isinstance(order, str) else repr(order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,3 +470,33 @@ class Share:
         # The first rank has as many batches as any.
         most = replace(self, rank=0).num_batches(length - start)
         return length if 0 < most <= num_steps else start + num_steps * self.batch_size * self.world_size
+
+
+def in_batches(draws: I64, bounds: I64, kinds: I64 | None = None) -> EpochOrder:
+    """Return an epoch of batches: draws (n,), bounds (b + 1,) in them, kinds (b,)."""
+    kinds = np.zeros(len(bounds) - 1, np.int64) if kinds is None else kinds
+    return EpochOrder(len(draws), lambda positions: draws[positions], batching=Batching(bounds, kinds))
+
+
+class BatchOrders(Orders):
+    """Orders of batches.
+
+    Attributes:
+        batch_size: Samples of a batch, as far as it is known: it decides how many are read at once.
+        shards: Whether they are one process's share already.
+    """
+
+    in_batches = True
+    batch_size: int
+    shards = False
+
+    def counts(self, epoch: int) -> I64:
+        """Return how many samples each batch of an epoch has, (b,)."""
+        raise NotImplementedError
+
+    def length(self, epoch: int) -> int:
+        return len(self.counts(epoch))
+
+    def samples_on(self, epoch: int, share: Share) -> int:
+        counts, own = self.counts(epoch), share.positions(self.length(epoch))
+        return int(counts[own.of_batches(0, len(own)) % max(len(counts), 1)].sum())

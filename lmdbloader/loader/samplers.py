@@ -94,13 +94,13 @@ class LoaderBatches(_Fixed, BatchSampler):
     Attributes:
         loader: The Loader.
         sampler: Its sampler.
-        batch_size: Samples in a batch of one rank.
+        batch_size: Samples in a batch of one rank; None if a batch sampler makes the batches.
         drop_last: Whether short batches are left out.
     """
 
     loader: Any
 
-    def __init__(self, sampler: Any, batch_size: int, drop_last: bool) -> None:
+    def __init__(self, sampler: Any, batch_size: int | None, drop_last: bool) -> None:
         """Prepare. Frameworks call it with another sampler.
 
         Raises:

@@ -12,7 +12,6 @@ from lmdbloader.errors import OptionError
 
 # What to write instead of each.
 _INSTEAD = {
-    "batch_sampler": "write lmdbloader.dataloader(dataset, batch_sampler=...)",
     "collate_fn": "write transforms=[function] for a function of the whole batch, or lmdbloader.dataloader(...)",
     "generator": "write seed=0",
     "in_order": "batches always come in order",

@@ -1,0 +1,328 @@
+"""Batches of images of one shape, of a dataset with many: which samples come together, and what reads each shape."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lmdbloader.base.arguments import shown, whole
+from lmdbloader.base.text import counted
+from lmdbloader.batch.batcher import Batcher
+from lmdbloader.batch.dataset import LMDBDataset
+from lmdbloader.batch.pipeline import Pipeline
+from lmdbloader.errors import OptionError
+from lmdbloader.loader.choices import ListedOrders
+from lmdbloader.loader.orders import BatchOrders, EpochOrder, Layout, Orders, SeededOrders, in_batches
+from lmdbloader.transforms import Resize, Transform
+
+if TYPE_CHECKING:
+    from lmdbloader.loader.epoch import Plan
+
+I64 = npt.NDArray[np.int64]
+# Epochs whose numbers of batches are kept.
+_KEPT = 2
+# What reads this many shapes is kept, of those that were used last.
+_KEPT_BATCHERS = 64
+# Of the shapes of `buckets="size"`, so many are checked before the first batch: the smallest and the largest.
+_CHECKED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """Shapes of about equal numbers of pixels, to which images are resized whole, for batches of one shape each.
+
+    Each image gets the shape with the nearest ratio of its sides, and is resized to it with antialiasing; small ones
+    are enlarged. Nothing is cropped, so the ratio changes a little, by at most `largest_change`.
+
+    The shapes are those of NovelAI's and kohya's buckets: for each side that is a multiple of `multiple_of`, the
+    largest other one with at most `max_pixels` together.
+
+    Attributes:
+        max_pixels: Of an image, height times width.
+        multiple_of: Of both sides, in pixels.
+        min_side: In pixels; None is half the side of a square.
+        max_side: In pixels; None is twice the side of a square.
+        interpolation: "bilinear" or "bicubic", as of Resize.
+
+    >>> Buckets(512 * 512, multiple_of=128).shapes
+    ((1024, 256), (640, 384), (512, 512), (384, 640), (256, 1024))
+    >>> round(Buckets(1024 * 1024, multiple_of=32).largest_change, 3)
+    1.068
+    """
+
+    max_pixels: int = 512 * 512
+    multiple_of: int = 64
+    min_side: int | None = None
+    max_side: int | None = None
+    interpolation: Any = "bilinear"
+
+    def __post_init__(self) -> None:
+        for name in ("max_pixels", "multiple_of", "min_side", "max_side"):
+            value = getattr(self, name)
+            if value is not None or name in ("max_pixels", "multiple_of"):
+                object.__setattr__(self, name, whole(name, value, 1, 2**40 if name == "max_pixels" else 2**20))
+        Resize((8, 8), self.interpolation)
+        if not self.shapes:
+            raise OptionError(f"{self}: no sides that are multiples of {self.multiple_of} have so few pixels")
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """All (height, width), from the tallest to the widest."""
+        step, square = self.multiple_of, math.isqrt(self.max_pixels)
+        low, high = self.min_side or square // 2, self.max_side or 2 * square
+        found = {(side, side) for side in [square // step * step] if low <= side <= high and side}
+        for side in range(-(-low // step) * step, high + 1, step):
+            other = min(self.max_pixels // side, high) // step * step
+            if other >= max(low, 1):
+                found |= {(side, other), (other, side)}
+        return tuple(sorted(found, key=lambda shape: (shape[1] / shape[0], shape)))
+
+    @property
+    def largest_change(self) -> float:
+        """The factor by which the ratio changes at most, of images between the tallest and the widest shape."""
+        ratios = [width / height for height, width in self.shapes]
+        return math.sqrt(max((b / a for a, b in itertools.pairwise(ratios)), default=1.0))
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Which samples have images of one shape in a batch.
+
+    Attributes:
+        text: A short text; equal ones of one dataset mean the same.
+        kinds: (n,) the number of each sample's shape.
+        resizes: What is done to the images of each shape before all other transforms; () for stored shapes.
+        rows: (n,) rows of the index.
+    """
+
+    text: str
+    kinds: I64
+    resizes: tuple[Resize, ...]
+    rows: I64
+
+    @cached_property
+    def num_kinds(self) -> int:
+        return int(self.kinds.max(initial=-1)) + 1
+
+    def pipeline(self, kind: int, pipeline_of: Callable[..., Pipeline], transforms: Sequence[Transform]) -> Pipeline:
+        """Return what reads the images of a kind; raise OptionError if a transform does not suit them."""
+        rows, resize = self.rows[self.kinds == kind], self.resizes[kind : kind + 1]
+        return pipeline_of((*resize, *transforms), rows=rows, alike=self.rows)
+
+    def largest(self, pipeline_of: Callable[..., Pipeline], transforms: Sequence[Transform]) -> Pipeline:
+        """Return what reads the largest images, after a check of the smallest ones too.
+
+        Raises:
+            OptionError: A transform does not suit the images.
+        """
+        kinds = range(self.num_kinds)
+        tried = kinds if self.resizes else sorted({*kinds[:_CHECKED], *kinds[-_CHECKED:]})
+        pipelines = [self.pipeline(kind, pipeline_of, transforms) for kind in tried or [0]]
+        return max(pipelines, key=lambda pipeline: sum(output.nbytes for output in pipeline.outputs))
+
+    def batchers(
+        self,
+        pipeline_of: Callable[..., Pipeline],
+        transforms: Sequence[Transform],
+        batcher_of: Callable[..., Batcher],
+        plan: Plan,
+    ) -> Batchers:
+        """Return what makes what reads the batches of each kind."""
+
+        def make(kind: int) -> Batcher:
+            pipeline = self.pipeline(kind, pipeline_of, transforms)
+            if plan.outgrows_caches:
+                pipeline.stream()
+            return batcher_of(pipeline)
+
+        return Batchers(make)
+
+
+def shapes_of(dataset: LMDBDataset, buckets: Any) -> Shapes:
+    """Return the shapes of a dataset's samples for a Loader's `buckets`.
+
+    Raises:
+        OptionError: It is something else, or does not suit the images.
+    """
+    if not isinstance(buckets, Buckets) and not (isinstance(buckets, str) and buckets == "size"):
+        raise OptionError(f"buckets={shown(buckets)}: expected 'size', Buckets(max_pixels=512 * 512), or None")
+    rows = np.asarray(dataset.stored_rows, np.int64)
+    names = [name for name, f in dataset.fields.items() if f.has_pixels]
+    if not names:
+        raise OptionError(f"{dataset.path}: buckets={shown(buckets)}: the dataset has no image field")
+    take = dataset.reader.index.take
+    sides = np.stack([take(f"{name}.{side}", rows) for name in names for side in ("height", "width")], axis=1)
+    if not isinstance(buckets, Buckets):
+        # From the smallest to the largest.
+        order = np.lexsort((*sides.T[::-1], sides[:, 0] * sides[:, 1]))
+        differs = (np.diff(sides[order], axis=0) != 0).any(1)
+        kinds = np.empty(len(rows), np.int64)
+        kinds[order] = np.cumsum(np.append(0, differs))[: len(rows)]
+        return Shapes("by size", kinds, (), rows)
+    differ = np.flatnonzero((sides != np.tile(sides[:, :2], len(names))).any(1))
+    if len(differ):
+        found = sides[differ[0]].reshape(-1, 2).tolist()
+        sizes = ", ".join(f"{name} {height}x{width}" for name, (height, width) in zip(names, found, strict=True))
+        raise OptionError(
+            f"{dataset.path}: buckets=Buckets(...) gives all images of a sample one size, and those of sample "
+            f"{differ[0]} have several ({sizes}). Write buckets='size', or LMDBDataset(path, fields=[...]) with one."
+        )
+    return _nearest(dataset, buckets, sides[:, 0], sides[:, 1], rows)
+
+
+def _nearest(dataset: LMDBDataset, buckets: Buckets, heights: I64, widths: I64, rows: I64) -> Shapes:
+    """Return for each image the shape with the nearest ratio.
+
+    Raises:
+        OptionError: Images are longer than every shape.
+    """
+    shapes = buckets.shapes
+    ratios = np.log([width / height for height, width in shapes])
+    own = np.log(widths / heights)
+    change = buckets.largest_change
+    beyond = np.flatnonzero((own < ratios[0] - math.log(change)) | (own > ratios[-1] + math.log(change)))
+    if len(beyond):
+        height, width = int(heights[beyond[0]]), int(widths[beyond[0]])
+        longest = max(height / width, width / height)
+        raise OptionError(
+            f"{dataset.path}: buckets={buckets}: {counted(len(beyond), 'image')} longer than all shapes, as sample "
+            f"{beyond[0]} of {height}x{width}: its ratio would change by more than {change:.2f}. Write Buckets(..., "
+            f"min_side={max(int(math.sqrt(buckets.max_pixels / longest)), 1)}, max_side=...), or leave them out with "
+            f"dataset.where('image.width <= {shapes[-1][1] / shapes[-1][0]:g} * image.height and ...')."
+        )
+    kinds = np.searchsorted((ratios[1:] + ratios[:-1]) / 2, own)
+    used, kinds = np.unique(kinds, return_inverse=True)
+    resizes = tuple(Resize(shapes[number], buckets.interpolation) for number in used.tolist())
+    return Shapes(str(buckets), kinds.reshape(-1).astype(np.int64), resizes, rows)
+
+
+class BucketOrders(BatchOrders):
+    """Orders in which each batch has samples of one kind, and all ranks' batches of a step are of one kind and size.
+
+    They follow another order: a step comes when that order has as many samples of a kind as the ranks' batches take.
+    What is left of each kind in the end are the last steps, which are short: left out with `drop_last`, else filled up
+    with the first samples of the kind, so that ranks have equally many.
+    """
+
+    def __init__(self, inner: Orders, shapes: Shapes, batch_size: int, given: Any, *, drop_last: bool) -> None:
+        """Take the order to follow, and what to put together.
+
+        Args:
+            inner: Orders of samples.
+            shapes: Of the samples.
+            batch_size: Samples of a batch of one rank.
+            given: The Loader's argument.
+            drop_last: Whether to leave out short batches.
+
+        Raises:
+            OptionError: The order is of another kind.
+        """
+        if type(inner) not in (SeededOrders, ListedOrders):
+            raise OptionError(
+                f"buckets, order={shown(inner.shown)}: buckets follow the order 'random', 'sequential' or a list, and "
+                "no weights or mixture. Leave one of them out."
+            )
+        self._inner, self._shapes, self.batch_size, self._drop_last = inner, shapes, batch_size, drop_last
+        self._world_size = 1
+        self._kept: dict[int, I64] = {}
+        self.shown, self.options = inner.shown, {**inner.options, "buckets": given}
+        self.repeats, self.changes, self.follow_the_seed = inner.repeats, inner.changes, inner.follow_the_seed
+
+    def among(self, world_size: int) -> Orders:
+        if world_size == self._world_size:
+            return self
+        orders = BucketOrders(
+            self._inner, self._shapes, self.batch_size, self.options["buckets"], drop_last=self._drop_last
+        )
+        orders._world_size = world_size
+        return orders
+
+    def counts(self, epoch: int) -> I64:
+        key = epoch if self.changes else 0
+        if key not in self._kept:
+            while len(self._kept) >= _KEPT:
+                self._kept.pop(next(iter(self._kept)))
+            nothing = np.empty(0, np.int64)  # as many as with any seed, and any places in the file
+            layout = Layout(len(self._shapes.kinds), lambda first, end: (nothing, nothing))
+            self._kept[key] = np.diff(self._batches(epoch, layout, 0)[1])
+        return self._kept[key]
+
+    def of(self, epoch: int, layout: Layout, seed: int) -> EpochOrder:
+        return in_batches(*self._batches(epoch, layout, seed))
+
+    def text(self, epoch: int, layout: Layout) -> str:
+        rest = ", short ones left out" if self._drop_last else ""
+        return (
+            f"{self._inner.text(epoch, layout)}, in batches of {self.batch_size} {self._shapes.text}{rest}, of "
+            f"{counted(self._world_size, 'rank')}"
+        )
+
+    def _batches(self, epoch: int, layout: Layout, seed: int) -> tuple[I64, I64, I64]:
+        """Return the draws (m,) of an epoch, the bounds (b + 1,) of its batches, and their kinds (b,)."""
+        length, world_size, shapes = self._inner.length(epoch), self._world_size, self._shapes
+        draws = self._inner.of(epoch, layout, seed).samples(np.arange(length, dtype=np.int64))
+        kinds = shapes.kinds[draws % max(len(shapes.kinds), 1)]
+        # Places in the order, those of one kind after those of another.
+        by_kind = np.argsort(kinds, kind="stable")
+        step = self.batch_size * world_size
+        full, full_kinds, short = [np.empty((0, step), np.int64)], [np.empty(0, np.int64)], []
+        end = 0
+        for kind, count in enumerate(np.bincount(kinds, minlength=shapes.num_kinds).tolist()):
+            places, end = by_kind[end : end + count], end + count
+            num_full = count // step
+            full.append(places[: num_full * step].reshape(-1, step))
+            full_kinds.append(np.full(num_full, kind))
+            rest = places[num_full * step :]
+            if len(rest) and not self._drop_last:
+                more = np.resize(places, -len(rest) % world_size)
+                short.append((int(rest[-1]), kind, np.append(rest, more)))
+        steps, step_kinds = np.concatenate(full), np.concatenate(full_kinds)
+        order = np.argsort(steps[:, -1])
+        steps, step_kinds = steps[order], step_kinds[order]
+        short.sort(key=lambda item: item[0])
+        # A rank has every world_size-th sample of a step, as in other orders.
+        by_rank = [steps.reshape(-1, self.batch_size, world_size).transpose(0, 2, 1).ravel()]
+        by_rank += [places.reshape(-1, world_size).T.ravel() for _, _, places in short]
+        sizes = np.append(np.full(len(steps), self.batch_size), [len(places) // world_size for _, _, places in short])
+        all_kinds = np.append(step_kinds, [kind for _, kind, _ in short])
+        bounds = np.append(0, np.cumsum(np.repeat(sizes, world_size))).astype(np.int64)
+        return draws[np.concatenate(by_rank)], bounds, np.repeat(all_kinds, world_size).astype(np.int64)
+
+
+class Batchers:
+    """What reads the batches of each kind, made when it is first needed; they share memory. Safe from several threads.
+
+    It does not refer to the Loader, whose deletion ends the threads.
+    """
+
+    def __init__(self, make: Callable[[int], Batcher]) -> None:
+        """Take what makes one."""
+        self._make, self._made, self._lock = make, dict[int, Batcher](), threading.Lock()
+
+    def __call__(self, kind: int) -> Batcher:
+        with self._lock:
+            batcher = self._made.pop(kind, None) or self._make(kind)
+            while len(self._made) >= _KEPT_BATCHERS:
+                del self._made[next(iter(self._made))]
+            self._made[kind] = batcher
+            return batcher
+
+
+def bucketed(
+    orders: Orders, dataset: LMDBDataset, buckets: Any, batch_size: int, *, drop_last: bool
+) -> tuple[BucketOrders, Shapes]:
+    """Return the orders of a Loader's `buckets`, which follow those of samples, and the shapes of the dataset's images.
+
+    Raises:
+        OptionError: They do not suit the orders or the images.
+    """
+    shapes = shapes_of(dataset, buckets)
+    return BucketOrders(orders, shapes, batch_size, buckets, drop_last=drop_last), shapes
