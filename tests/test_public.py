@@ -16,6 +16,7 @@ import lmdbloader
 
 NAMES = {
     *("LMDBDataset", "Loader", "Clips", "collate", "dataloader", "QuasiRandom", "ProgressiveResize"),
+    *("Buckets", "ClassBatches"),
     *("convert", "write", "estimate", "stage", "find_splits", "merge", "append", "mix", "subset"),
     *("verify", "recode", "repair", "info", "preview", "extract"),
     *("errors", "fields", "transforms", "superres", "lab", "integrations", "ray"),

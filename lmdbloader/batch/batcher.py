@@ -70,7 +70,7 @@ class Batcher:
         pipeline: Pipeline,
         fields: Mapping[str, Field],
         rows: Rows,
-        memory: type[BatchMemory],
+        memory: Callable[..., BatchMemory],
         *,
         keep: int,
         source: Any = None,

@@ -111,9 +111,13 @@ class BatchMemory:
 
     def _allocate(self, count: int) -> npt.NDArray[Any]:
         nbytes = count * self._nbytes
-        room = np.empty(nbytes + _ALIGNMENT, np.uint8)
+        room = self._room(nbytes + _ALIGNMENT)
         start = -room.__array_interface__["data"][0] % _ALIGNMENT
         return room[start : start + nbytes].view(self._dtype).reshape(count, *self._shape)
+
+    def _room(self, nbytes: int) -> npt.NDArray[Any]:
+        """Return bytes to make an array of."""
+        return np.empty(nbytes, np.uint8)
 
 
 class PinnedMemory(BatchMemory):
@@ -141,3 +145,50 @@ class PinnedMemory(BatchMemory):
             for size in batch_sizes(count, batch_size)
         ]
         return tensors, [tensor.data_ptr() for tensor in tensors]
+
+
+class Rooms:
+    """Memory that batches of several shapes use in turns; safe from several threads and across forks.
+
+    A room that only this object refers to is free, as the arrays of `BatchMemory`.
+    """
+
+    def __init__(self, keep: int) -> None:
+        """Start with no memory; at most `keep` rooms are kept."""
+        self._keep, self._kept, self._nbytes = keep, _Kept(), 0
+        self._rooms: list[npt.NDArray[Any]] = []
+
+    def take(self, nbytes: int) -> npt.NDArray[Any]:
+        """Return a room of at least so many bytes that nobody uses."""
+        if self._kept.process != os.getpid():  # see `BatchMemory.take`
+            self._kept, self._rooms = _Kept(), []
+        with self._kept.lock:
+            self._nbytes = max(self._nbytes, nbytes)
+            free = [number for number, count in enumerate(map(sys.getrefcount, self._rooms)) if count <= _FREE]
+            for number in free:
+                if self._rooms[number].nbytes >= nbytes:
+                    return self._rooms[number]
+            if len(self._rooms) >= self._keep or free:  # one that is too small, or the oldest, which is in use for long
+                del self._rooms[free[0] if free else 0]
+            # As large as any before: what is not written takes no memory.
+            self._rooms.append(np.empty(self._nbytes, np.uint8))
+            return self._rooms[-1]
+
+    def memory(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, keep: int) -> BatchMemory:
+        """Return the memory of batches of one shape; `keep` has no effect."""
+        return _RoomMemory(self, shape, dtype)
+
+
+class _RoomMemory(BatchMemory):
+    """Memory for the batches of one image field and shape, in rooms."""
+
+    def __init__(self, rooms: Rooms, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        super().__init__(shape, dtype, keep=0)
+        self._rooms = rooms
+
+    def take(self, count: int, batch_size: int) -> tuple[list[torch.Tensor], list[int]]:
+        arrays = [self._allocate(size) for size in batch_sizes(count, batch_size)]
+        return list(map(torch.from_numpy, arrays)), [array.__array_interface__["data"][0] for array in arrays]
+
+    def _room(self, nbytes: int) -> npt.NDArray[Any]:
+        return self._rooms.take(nbytes)

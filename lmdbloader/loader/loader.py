@@ -25,7 +25,7 @@ from lmdbloader.base.stage_times import StageTimes, Stopwatch
 from lmdbloader.base.text import plain
 from lmdbloader.batch.batcher import Batcher
 from lmdbloader.batch.dataset import LMDBDataset, check_images
-from lmdbloader.batch.memory import BatchMemory, PinnedMemory
+from lmdbloader.batch.memory import BatchMemory, PinnedMemory, Rooms
 from lmdbloader.batch.pipeline import Pipeline, check_epoch, check_seed
 from lmdbloader.batch.sample import PARAMS, Form, check_form
 from lmdbloader.errors import OptionError
@@ -394,9 +394,12 @@ class Loader(DataLoader[Any]):
         nbytes += sum(output.nbytes for output in pipeline.outputs)
         num_rows = batch_size if self._clips is None else batch_size * self._clips.frames
         plan = plan_groups(num_rows, nbytes, self.num_threads, self.prefetch)
+        keep = plan.ahead + 2
+        memory: Callable[..., BatchMemory] = PinnedMemory if self.pin_memory else BatchMemory
+        if shapes is not None and not self.pin_memory:
+            memory = Rooms(keep * plan.batches_at_once * max(len(images), 1)).memory
         batcher_of = partial(
-            Batcher, fields=dataset.fields, rows=rows, memory=PinnedMemory if self.pin_memory else BatchMemory,
-            keep=plan.ahead + 2, source=owner,
+            Batcher, fields=dataset.fields, rows=rows, memory=memory, keep=keep, source=owner,
             functions=self._functions, form=self._form, channels=channels, repeats=self._orders.repeats,
             clips=self._clips,
         )  # fmt: skip

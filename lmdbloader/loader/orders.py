@@ -402,7 +402,7 @@ def described(order: Any) -> str:
     """
     if isinstance(order, np.ndarray):
         return f"a list of {counted(len(order), 'sample number')}"
-    return shown(order) if callable(order) or hasattr(order, "__iter__") and not isinstance(order, str) else repr(order)
+    return shown(order) if callable(order) or (hasattr(order, "__iter__") and not isinstance(order, str)) else repr(order)
 
 
 @dataclass(frozen=True, slots=True)
