@@ -259,10 +259,10 @@ def _is_cut_from_large(pipeline: Pipeline, name: str) -> bool:
 
 
 class _Group:
-    """A group of batches that one thread reads, or of one large batch whose parts several threads read.
+    """A group of batches of one kind that one thread reads, or of one large batch whose parts several threads read.
 
     Attributes:
-        number: Of the group.
+        number: Of the group; groups of several kinds that are read one after the other have one number.
         first, end: Its batches.
         batcher: Reads them.
         size: Samples of each, but the last may have fewer.
@@ -326,7 +326,7 @@ class EpochRun:
         self._positions, self._at_once, self._num_parts = positions, plan.batches_at_once, plan.num_parts
         self._stopwatch = stopwatch
         self._readahead = EpochReadahead(batcher, epoch, order, positions, plan, mean_nbytes)
-        self.num_groups = positions.num_groups(plan.batches_at_once)
+        self.num_groups = -(-len(positions) // plan.batches_at_once)
         # Groups whose samples are computed at once, and the latest such stretches: threads are in neighbouring ones.
         self._groups_together = max(_SAMPLES_TOGETHER // (plan.batches_at_once * positions.batch_size), 1)
         self._computed: dict[int, I64] = {}
@@ -365,10 +365,19 @@ class EpochRun:
 
             run = Surroundings().run
         positions = self._positions
-        span = positions.group(group, self._at_once)
-        batcher = self._batcher_of(positions.kind_of(span[0]))
-        parts = _Group(group, span, self._num_parts, batcher, positions.size_of(span[0]), run)
-        return [partial(self._read_part, parts, part) for part in range(self._num_parts)]
+        first = group * self._at_once
+        runs = [
+            _Group(
+                group,
+                span,
+                self._num_parts,
+                self._batcher_of(positions.kind_of(span[0])),
+                positions.size_of(span[0]),
+                run,
+            )
+            for span in positions.runs(first, min(first + self._at_once, len(positions)))
+        ]
+        return [partial(self._read_part, runs, part) for part in range(self._num_parts)]
 
     def check_turn(self) -> None:
         """Raise OptionError if this thread is calling a function in its turn, and the threads need turns to go on."""
@@ -384,11 +393,24 @@ class EpochRun:
                 "mark it with lmdbloader.transforms.thread_safe."
             )
 
-    def _read_part(self, group: _Group, part: int) -> None:
-        """Read a part of a group; after the last one put its batches into `results`, with the error that ended it."""
+    def _read_part(self, groups: list[_Group], part: int) -> None:
+        """Read groups with one number, or a part of one; then put the batches into `results`, and what ended them."""
         if self.cancelled:
             return
-        clock = self._stopwatch.take()
+        clock, items, error = self._stopwatch.take(), [], None
+        for group in groups:
+            if not self._read_group(group, part, clock):
+                clock.end()
+                return
+            found, error = self._ended(group, clock)
+            items += found
+            if error is not None:
+                break
+        clock.end()
+        self.results.put((groups[0].number, items, error))
+
+    def _read_group(self, group: _Group, part: int, clock: Clock) -> bool:
+        """Read a part of a group; return whether it is the last."""
         try:
             self._readahead.need(group.first, group.end)
         except WorkerError as refused:  # no thread: without readahead a cold disk would be read page by page
@@ -397,12 +419,7 @@ class EpochRun:
             pass
         if group.refused is None:
             self._read_images(group, part, clock)
-        if not group.is_last():
-            clock.end()
-            return
-        items, error = self._ended(group, clock)
-        clock.end()
-        self.results.put((group.number, items, error))
+        return group.is_last()
 
     def _read_images(self, group: _Group, part: int, clock: Clock) -> None:
         """Read the images of a part; the first thread begins the batches."""

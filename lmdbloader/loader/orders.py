@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -149,13 +150,9 @@ class RankPositions:
         """Return the kind of a batch; there is one."""
         return 0
 
-    def num_groups(self, at_once: int) -> int:
-        """Return the number of groups of batches that are read together."""
-        return -(-len(self) // at_once)
-
-    def group(self, number: int, at_once: int) -> tuple[int, int]:
-        """Return the first batch of a group, and the one after its last."""
-        return number * at_once, min((number + 1) * at_once, len(self))
+    def runs(self, first: int, end: int) -> list[tuple[int, int]]:
+        """Return batches first ... end - 1 in runs of one size and kind, as (first, end) of each."""
+        return [(first, end)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +184,6 @@ class RankBatches:
         self._places = np.append(0, np.cumsum(self._sizes))
         self.num_samples = int(self._places[-1])
         self.batch_size = max(self.num_samples // max(len(numbers), 1), 1)
-        self._cuts: dict[int, I64] = {}
 
     def __len__(self) -> int:
         return len(self._sizes)
@@ -219,23 +215,11 @@ class RankBatches:
         """Return the kind of a batch."""
         return int(self._kinds[batch])
 
-    def num_groups(self, at_once: int) -> int:
-        """Return the number of groups of neighbouring batches of one size and kind, at most `at_once` in each."""
-        return len(self._groups(at_once)) - 1
-
-    def group(self, number: int, at_once: int) -> tuple[int, int]:
-        """Return the first batch of a group, and the one after its last."""
-        first, end = self._groups(at_once)[number : number + 2].tolist()
-        return first, end
-
-    def _groups(self, at_once: int) -> I64:
-        """Return the first batch of each group, and the end."""
-        if at_once not in self._cuts:
-            differs = (np.diff(self._sizes, prepend=-1) != 0) | (np.diff(self._kinds, prepend=-1) != 0)
-            # None of them goes beyond a multiple of `at_once`, where an `EpochRun` begins to compute other samples.
-            is_first = differs | (np.arange(len(self)) % at_once == 0)
-            self._cuts[at_once] = np.append(np.flatnonzero(is_first), len(self))
-        return self._cuts[at_once]
+    def runs(self, first: int, end: int) -> list[tuple[int, int]]:
+        """Return batches first ... end - 1 in runs of one size and kind, as (first, end) of each."""
+        sizes, kinds = self._sizes[first:end], self._kinds[first:end]
+        cuts = first + 1 + np.flatnonzero((np.diff(sizes) != 0) | (np.diff(kinds) != 0))
+        return list(itertools.pairwise([first, *cuts.tolist(), end]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,7 +386,9 @@ def described(order: Any) -> str:
     """
     if isinstance(order, np.ndarray):
         return f"a list of {counted(len(order), 'sample number')}"
-    return shown(order) if callable(order) or (hasattr(order, "__iter__") and not isinstance(order, str)) else repr(order)
+    return (
+        shown(order) if callable(order) or (hasattr(order, "__iter__") and not isinstance(order, str)) else repr(order)
+    )
 
 
 @dataclass(frozen=True, slots=True)
