@@ -19,6 +19,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Rando
 
 import lmdbloader
 from lmdbloader import Buckets, ClassBatches, LMDBDataset, Loader, ProgressiveResize
+from lmdbloader.batch.memory import Rooms
 from lmdbloader.errors import OptionError
 from lmdbloader.loader.options import orders_of
 from lmdbloader.loader.orders import Share, on_rank
@@ -158,7 +159,7 @@ def test_batches_of_a_list_come_as_given_and_repeats_have_choices_of_their_own(d
     crops = [*batches[0].image, batches[3].image[0], batches[2].image[4]]
     assert len({crop.numpy().tobytes() for crop in crops}) == 5
     # The first occurrence has the choices of any other order.
-    usual = dict(zip(range(COUNT), (image for b in make(ds, 8) for image in b.image), strict=True))
+    usual = dict(zip(range(COUNT), (image for b in make(ds, 8, shuffle=False) for image in b.image), strict=True))
     assert torch.equal(crops[0], usual[5]) and torch.equal(batches[1].image[0], usual[80])
 
 
@@ -328,10 +329,12 @@ def test_shapes_are_as_promised(max_pixels: int, step: int, low: Any, high: Any)
 
 
 def test_many_shapes_take_the_memory_of_one(ds: LMDBDataset) -> None:
-    loader = Loader(ds, 3, shuffle=True, buckets="size", num_threads=1, prefetch=0)
-    addresses = Counter(batch.image.data_ptr() for batch in loader for _ in range(1))
-    assert len(addresses) < 12 < len(loader)
-    kept = [(batch, batch.image.clone()) for batch in loader]
+    rooms = Rooms(3)
+    memories = [rooms.memory((3, side, 64 - side), np.dtype(np.uint8), keep=1) for side in range(32, 0, -1)]
+    assert len({memory.take(4, 4)[1][0] for memory in memories}) == 1
+    held = [memory.take(4, 4)[0][0].fill_(number) for number, memory in enumerate(memories)]
+    assert all((tensor == number).all() for number, tensor in enumerate(held))
+    kept = [(batch, batch.image.clone()) for batch in Loader(ds, 3, shuffle=True, buckets="size")]
     assert all(torch.equal(batch.image, image) for batch, image in kept)
 
 
@@ -351,12 +354,12 @@ def test_what_buckets_cannot_do_is_refused(ds: LMDBDataset, options: dict[str, A
 
 
 def test_a_state_of_buckets_is_of_its_batches(ds: LMDBDataset) -> None:
-    loader = make(ds, 4, buckets="size")
+    loader = make(ds, 4, shuffle=False, buckets="size")
     next(iter(loader))
     state = loader.state_dict()
     for other in ({"batch_size": 5}, {"shard": (0, 2)}, {"drop_last": True}, {"buckets": Buckets(48 * 48, 8)}):
         with pytest.raises(OptionError, match="another"):
-            make(ds, **{"batch_size": 4, "buckets": "size", **other}).load_state_dict(state)
+            make(ds, **{"batch_size": 4, "shuffle": False, "buckets": "size", **other}).load_state_dict(state)
     with pytest.raises(OptionError, match="set_resolution"):
         loader.set_resolution(8)
 
@@ -395,7 +398,7 @@ def test_balanced_draws_are_shuffled_and_repeats_have_choices_of_their_own(ds: L
     assert len({image.numpy().tobytes() for image in rare}) == len(rare) > 10
     labels = [LABELS[n] for batch in numbers(batches) for n in batch]
     assert all(5 < labels[k : k + 100].count(label) < 40 for label in range(5) for k in (0, 200, 400))
-    assert numbers(loader) != numbers(batches) == numbers(make(ds, 16, weights="balanced", num_samples=500)) or True
+    assert numbers(loader) != numbers(batches)
 
 
 @pytest.mark.parametrize(("num_classes", "num_samples"), [(1, 1), (2, 4), (3, 7), (5, 3)])
@@ -415,7 +418,7 @@ def test_batches_of_classes(ds: LMDBDataset, num_classes: int, num_samples: int)
             assert max(own.values()) - min(own.values()) <= 1
     times = Counter(LABELS[number] for batch in found for number in batch[::num_samples])
     assert min(times.values()) > 60 * num_classes / 5 / 2
-    assert len({number for batch in found for number in batch}) > COUNT * min(1, 60 * num_classes * num_samples / 500)
+    assert len({number for batch in found for number in batch}) >= COUNT * min(1, 60 * num_classes * num_samples / 500)
     assert numbers(loader) != found
 
 
@@ -428,8 +431,8 @@ def test_labels_that_cannot_be_balanced_are_an_error_with_the_line(ds: LMDBDatas
 
     several = dataset(
         "s",
-        cat=["a", "b", "a", "b"],
-        dog=["c", "d", "c", "d"],
+        cat=[0, 1, 0, 1],
+        dog=[1, 0, 1, 0],
         options={"classes": {"cat": ["a", "b"], "dog": ["c", "d"]}},
     )
     for option in ({"weights": "balanced"}, {"batch_sampler": ClassBatches(2, 2)}):

@@ -77,7 +77,7 @@ class Buckets:
     def shapes(self) -> tuple[tuple[int, int], ...]:
         """All (height, width), from the tallest to the widest."""
         step, square = self.multiple_of, math.isqrt(self.max_pixels)
-        low, high = self.min_side or square // 2, self.max_side or 2 * square
+        low, high = self.min_side or max(square // 2, 1), self.max_side or 2 * square
         found = {(side, side) for side in [square // step * step] if low <= side <= high and side}
         for side in range(-(-low // step) * step, high + 1, step):
             other = min(self.max_pixels // side, high) // step * step

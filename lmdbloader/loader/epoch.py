@@ -364,20 +364,12 @@ class EpochRun:
             from lmdbloader.loader.surroundings import Surroundings
 
             run = Surroundings().run
-        positions = self._positions
-        first = group * self._at_once
-        runs = [
-            _Group(
-                group,
-                span,
-                self._num_parts,
-                self._batcher_of(positions.kind_of(span[0])),
-                positions.size_of(span[0]),
-                run,
-            )
-            for span in positions.runs(first, min(first + self._at_once, len(positions)))
-        ]
-        return [partial(self._read_part, runs, part) for part in range(self._num_parts)]
+        positions, begin = self._positions, group * self._at_once
+        groups = []
+        for first, end in positions.runs(begin, min(begin + self._at_once, len(positions))):
+            batcher = self._batcher_of(positions.kind_of(first))
+            groups.append(_Group(group, (first, end), self._num_parts, batcher, positions.size_of(first), run))
+        return [partial(self._read_part, groups, part) for part in range(self._num_parts)]
 
     def check_turn(self) -> None:
         """Raise OptionError if this thread is calling a function in its turn, and the threads need turns to go on."""
