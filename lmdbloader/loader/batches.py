@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -163,3 +163,14 @@ def batch_orders_of(num_samples: int, given: Any, classes: Callable[[str], Any] 
         assert classes is not None
         return ClassOrders(classes(f"batch_sampler={given}"), given)
     return GivenBatches(num_samples, given)
+
+
+def check_alone(others: Mapping[str, Any]) -> None:
+    """Raise OptionError if another argument of a Loader chooses the samples or the batches too, as torch does.
+
+    Args:
+        others: The arguments, None if they are not given.
+    """
+    given = [f"{name}={shown(value)}" for name, value in others.items() if value is not None]
+    if given:
+        raise OptionError(f"batch_sampler, {', '.join(given)}: a batch sampler makes the batches. Leave the rest out.")

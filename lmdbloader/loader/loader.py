@@ -257,11 +257,10 @@ class Loader(DataLoader[Any]):
             raise OptionError(f"on_corrupt={on_corrupt!r}: expected 'raise' or 'skip'")
         if drop_last and pad:
             raise OptionError("drop_last=True, pad=True: the last short batches are left out or filled up. Choose one.")
-        if batch_sampler is not None and (batch_size != 1 or drop_last):
-            raise OptionError(
-                f"batch_sampler, batch_size={batch_size}, drop_last={drop_last}: the batch sampler makes the batches. "
-                "Leave the others out."
-            )
+        if batch_sampler is not None:
+            from lmdbloader.loader.batches import check_alone
+
+            check_alone({"batch_size": None if batch_size == 1 else batch_size, "drop_last": drop_last or None})
         self._orders = orders_of(
             num_samples_in, order=order, shuffle=shuffle, weights=weights, draws=num_samples, repeat=repeat,
             mixture=mixture, batch_sampler=batch_sampler, classes=partial(_classes_of, dataset, clips),

@@ -96,31 +96,19 @@ def orders_of(
     if shuffle is not None:
         kind = "random" if flag("shuffle", shuffle) else "sequential"
     if batch_sampler is not None:
-        others = {"order": order, "weights": weights, "num_samples": draws}
-        given = [f"{name}={shown(value)}" for name, value in others.items() if value is not None]
-        given += [f"{name}=..." for name, is_given in (("shuffle", shuffle), ("repeat", repeat != 1)) if is_given]
-        if given or mixture is not None:
-            raise OptionError(
-                f"batch_sampler, {', '.join(given) or 'a mixture'}: each of them chooses the samples. Leave out all "
-                "but one."
-            )
-        from lmdbloader.loader.batches import batch_orders_of
+        from lmdbloader.loader.batches import batch_orders_of, check_alone
 
+        others = {"order": order, "shuffle": shuffle or None, "weights": weights, "num_samples": draws}
+        check_alone({**others, "repeat": None if repeat == 1 else repeat, "a mixture": mixture})
         return batch_orders_of(num_samples, batch_sampler, classes)
     if mixture is not None:
         from lmdbloader.loader.mixtures import orders_of_mixture
 
         return orders_of_mixture(mixture, order=kind, weights=weights, draws=draws, repeat=repeat)
     if weights is not None:
-        from lmdbloader.loader.choices import WeightedOrders
-
         if repeat != 1:
             raise OptionError(f"weights, repeat={repeat}: write num_samples, the number of draws of an epoch, instead.")
-        if isinstance(weights, str):
-            from lmdbloader.loader.classes import balanced_orders
-
-            return balanced_orders(num_samples, weights, draws, classes)
-        return WeightedOrders(num_samples, weights, draws)
+        return _weighted(num_samples, weights, draws, classes)
     if draws is not None:
         raise OptionError(
             f"num_samples={shown(draws)}: it is the number of draws by weight, with no effect without weights"
@@ -134,6 +122,18 @@ def orders_of(
     from lmdbloader.loader.choices import ListedOrders
 
     return ListedOrders(num_samples, kind, repeat)
+
+
+def _weighted(
+    num_samples: int, weights: Weights, draws: int | None, classes: Callable[[str], Classes] | None
+) -> Orders:
+    if isinstance(weights, str):
+        from lmdbloader.loader.classes import balanced_orders
+
+        return balanced_orders(num_samples, weights, draws, classes)
+    from lmdbloader.loader.choices import WeightedOrders
+
+    return WeightedOrders(num_samples, weights, draws)
 
 
 def compiled_and_functions(
