@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 I64 = npt.NDArray[np.int64]
 # A column of a batch: a tensor or array (B, ...), or a list of B values.
 Columns = list[Any]
+_NO_MEMORY = np.empty(0, np.uint8)
 # Reads a field, of rows (n,), draws (n,), an epoch and a clock that is started.
 Read = Callable[[I64, I64, int, Clock], Any]
 
@@ -78,6 +79,7 @@ class Batcher:
         form: Form = None,
         channels: Mapping[str, int] | None = None,
         repeats: bool = False,
+        spare: list[npt.NDArray[np.uint8]] | None = None,
         clips: Any = None,
     ) -> None:
         """Prepare to read.
@@ -93,13 +95,14 @@ class Batcher:
             form: Of finished batches.
             channels: Of images that are read without the pipeline, one by one, and come in its memory format.
             repeats: Whether samples may come more than once in an epoch.
+            spare: Working memory that no thread is using, of several batchers that take turns.
             clips: The Clips, if samples are windows; `rows` are then rows of frames.
 
         Raises:
             OptionError: Transforms would move images without boxes or arrays of their size; or functions do not fit.
         """
         self.pipeline, self.fields, self.rows, self._source = pipeline, fields, rows, source
-        self._form, self._channels, self._repeats = form, channels or {}, repeats
+        self._form, self._channels, self._repeats, self._spare = form, channels or {}, repeats, spare
         self._clips, self.frames = clips, 1 if clips is None else int(clips.frames)
         reader = pipeline.reader
         if any(f.kind in ("array", "json") for f in fields.values()):
@@ -243,13 +246,24 @@ class Batcher:
             scratch = self._scratch.pop()
         except IndexError:
             scratch = self.pipeline.scratch()
+        if self._spare is not None:
+            try:
+                scratch.use(self._spare.pop())
+            except IndexError:
+                scratch.use(scratch.memory)
         clock.tick(clock_words.BUFFER)
         rows, draws = begun.rows[first:end], begun.draws[first:end]
         try:
             self.pipeline.read(rows, draws, begun.epoch, addresses, begun.batch_size, scratch, clock)
         except CorruptError:  # the call was made, or not begun
-            self._scratch.append(scratch)
+            self._put_back(scratch)
             raise
+        self._put_back(scratch)
+
+    def _put_back(self, scratch: Scratch) -> None:
+        if self._spare is not None:
+            self._spare.append(scratch.memory)
+            scratch.memory = _NO_MEMORY
         self._scratch.append(scratch)
 
     def complete(self, begun: Begun, clock: Clock = NO_CLOCK) -> list[Any]:

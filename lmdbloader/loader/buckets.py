@@ -52,8 +52,8 @@ class Buckets:
         max_side: In pixels; None is twice the side of a square.
         interpolation: "bilinear" or "bicubic", as of Resize.
 
-    >>> Buckets(512 * 512, multiple_of=128).shapes
-    ((1024, 256), (640, 384), (512, 512), (384, 640), (256, 1024))
+    >>> Buckets(256 * 256, multiple_of=64, min_side=192).shapes
+    ((320, 192), (256, 256), (192, 320))
     >>> round(Buckets(512 * 512).largest_change, 3)
     1.164
     """
@@ -112,10 +112,19 @@ class Shapes:
     def num_kinds(self) -> int:
         return int(self.kinds.max(initial=-1)) + 1
 
+    @cached_property
+    def _by_kind(self) -> I64:
+        """The rows (n,), those of one kind after those of another."""
+        return self.rows[np.argsort(self.kinds, kind="stable")]
+
+    @cached_property
+    def _ends(self) -> I64:
+        return np.append(0, np.cumsum(np.bincount(self.kinds)))
+
     def pipeline(self, kind: int, pipeline_of: Callable[..., Pipeline], transforms: Sequence[Transform]) -> Pipeline:
         """Return what reads the images of a kind; raise OptionError if a transform does not suit them."""
-        rows, resize = self.rows[self.kinds == kind], self.resizes[kind : kind + 1]
-        return pipeline_of((*resize, *transforms), rows=rows, alike=self.rows)
+        rows = np.sort(self._by_kind[self._ends[kind] : self._ends[kind + 1]]) if self.num_kinds else self.rows
+        return pipeline_of((*self.resizes[kind : kind + 1], *transforms), rows=rows, alike=self.rows)
 
     def largest(self, pipeline_of: Callable[..., Pipeline], transforms: Sequence[Transform]) -> Pipeline:
         """Return what reads the largest images, after a check of the smallest ones too.
