@@ -314,6 +314,17 @@ def test_a_bucket_resizes_as_a_loader_of_that_size(ds: LMDBDataset) -> None:
         assert all(torch.equal(a, b) for a, b in zip(batch.image, expected, strict=True))
 
 
+def test_samples_go_through_a_function_of_the_dataset_after_the_resize(ds: LMDBDataset) -> None:
+    def twice(sample: Any) -> Any:
+        return sample._replace(image=sample.image.expand(3, -1, -1) * 2)
+
+    own = LMDBDataset(ds.path, fields=["image"], transform=twice)
+    for buckets in ("size", Buckets(48 * 48, 8)):
+        plain = Loader(LMDBDataset(ds.path, fields=["image"]), 5, shuffle=True, seed=0, buckets=buckets)
+        for found, expected in zip(Loader(own, 5, shuffle=True, seed=0, buckets=buckets), plain, strict=True):
+            assert torch.equal(found.image, expected.image * 2)
+
+
 @given(st.integers(1, 2**21), st.integers(1, 200), st.none() | st.integers(1, 600), st.none() | st.integers(1, 2000))
 def test_shapes_are_as_promised(max_pixels: int, step: int, low: Any, high: Any) -> None:
     try:

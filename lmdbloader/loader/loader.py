@@ -375,7 +375,7 @@ class Loader(DataLoader[Any]):
         rows, channels = dataset.stored_rows, {}
         images = [name for name, f in dataset.fields.items() if f.has_pixels]
         # Images of different sizes are read without the pipeline if nothing compiled changes them.
-        if not transforms and self.views is None:
+        if not transforms and self.views is None and (shapes is None or not shapes.resizes):
             if owner.has_own_transform:  # it may crop them to one size
                 images = dataset.uniform_images()
             elif self.batch_size in (1, None) and len(rows) and shapes is None:
