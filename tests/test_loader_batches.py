@@ -235,7 +235,7 @@ def test_ranks_take_turns_with_batches(given_ones: Any, world: int, at_once: int
     [
         ([1, 2, 3], r"order=\["), ([[1], []], "batch 1"), ([[1], [83]], "sample numbers from 0 to 82"), ("ab", "ab"),
         ([["a"]], "batch_sampler"), ([[0.5]], "batch_sampler"), ([[True, False]], "batch_sampler"), (5, "a list"),
-        (iter([[1]]), "iterated once"), (RandomSampler([1, 2]), "BatchSampler"), (Sampler, "expected a list"),
+        (iter([[1]]), "iterated once"), (range(4), "order="), (Sampler, "expected a list"),
         (ClassBatches(6, 2), "5 classes"), ([[(1, 2)]], "batch_sampler"), ([[1, [2]]], "batch_sampler"),
     ],
 )  # fmt: skip
@@ -278,7 +278,7 @@ def test_batches_of_equal_images_need_no_transform(ds: LMDBDataset) -> None:
 # --- Buckets ---
 
 
-@pytest.mark.parametrize("buckets", ["size", Buckets(48 * 48, multiple_of=8), Buckets(32 * 32, 4, 8, 96, "bicubic")])
+@pytest.mark.parametrize("buckets", ["size", Buckets(48 * 48, multiple_of=8), Buckets(32 * 32, 4, 8, "bicubic")])
 @pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"shuffle": True, "shard": (1, 2)}, {"repeat": 2}])
 def test_a_batch_has_one_shape_and_every_sample_comes(ds: LMDBDataset, buckets: Any, options: dict[str, Any]) -> None:
     loader = Loader(ds, 6, buckets=buckets, seed=1, **options)
@@ -325,17 +325,16 @@ def test_samples_go_through_a_function_of_the_dataset_after_the_resize(ds: LMDBD
             assert torch.equal(found.image, expected.image * 2)
 
 
-@given(st.integers(1, 2**21), st.integers(1, 200), st.none() | st.integers(1, 600), st.none() | st.integers(1, 2000))
-def test_shapes_are_as_promised(max_pixels: int, step: int, low: Any, high: Any) -> None:
+@given(st.integers(1, 2**21), st.integers(4, 200), st.none() | st.integers(64, 600))
+def test_shapes_are_as_promised(max_pixels: int, step: int, low: Any) -> None:
     try:
-        buckets = Buckets(max_pixels, step, low, high)
+        buckets = Buckets(max_pixels, step, low)
     except OptionError:
         return
     shapes = buckets.shapes
     assert len(set(shapes)) == len(shapes) and {(b, a) for a, b in shapes} == set(shapes)
     assert all(h % step == w % step == 0 and 0 < h * w <= max_pixels for h, w in shapes)
     assert all(low <= side for shape in shapes for side in shape) if low else True
-    assert all(side <= high for shape in shapes for side in shape) if high else True
     assert buckets.largest_change >= 1
 
 
@@ -414,11 +413,11 @@ def test_balanced_draws_are_shuffled_and_repeats_have_choices_of_their_own(ds: L
 
 @pytest.mark.parametrize(("num_classes", "num_samples"), [(1, 1), (2, 4), (3, 7), (5, 3)])
 def test_batches_of_classes(ds: LMDBDataset, num_classes: int, num_samples: int) -> None:
-    batches = ClassBatches(num_classes, num_samples, num_batches=60)
+    batches = ClassBatches(num_classes, num_samples)
     loader = make(ds, batch_sampler=batches)
-    found, sizes = numbers(loader), Counter(LABELS)
-    assert len(found) == len(loader) == 60
-    assert len(make(ds, batch_sampler=ClassBatches(num_classes, num_samples))) == COUNT // (num_classes * num_samples)
+    epochs, sizes = [numbers(loader) for _ in range(60)], Counter(LABELS)
+    assert {len(epoch) for epoch in epochs} == {len(loader)} == {COUNT // (num_classes * num_samples)}
+    found = [batch for epoch in epochs for batch in epoch]
     for batch in found:
         labels = [LABELS[number] for number in batch]
         assert labels == [label for label in labels[::num_samples] for _ in range(num_samples)]
@@ -428,9 +427,8 @@ def test_batches_of_classes(ds: LMDBDataset, num_classes: int, num_samples: int)
             assert len(own) == min(num_samples, sizes[labels[first]])
             assert max(own.values()) - min(own.values()) <= 1
     times = Counter(LABELS[number] for batch in found for number in batch[::num_samples])
-    assert min(times.values()) > 60 * num_classes / 5 / 2
-    assert len({number for batch in found for number in batch}) >= COUNT * min(1, 60 * num_classes * num_samples / 500)
-    assert numbers(loader) != found
+    assert min(times.values()) > len(found) * num_classes / 5 * 0.8
+    assert {number for batch in found for number in batch} == set(range(COUNT)) and epochs[0] != epochs[1]
 
 
 def test_labels_that_cannot_be_balanced_are_an_error_with_the_line(ds: LMDBDataset, tmp_path: Path) -> None:
@@ -462,6 +460,6 @@ def test_labels_that_cannot_be_balanced_are_an_error_with_the_line(ds: LMDBDatas
             Loader(lmdbloader.mix([missing, missing]), **option)
     with pytest.raises(OptionError, match="'balanced'"):
         Loader(ds, weights="balance", transforms=[CenterCrop(8)])
-    for arguments in ((0, 1), (1, 0), (1.5, 1), (1, 1, 0)):
+    for arguments in ((0, 1), (1, 0), (1.5, 1), (-1, 1)):
         with pytest.raises(OptionError):
             ClassBatches(*arguments)

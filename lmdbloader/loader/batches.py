@@ -19,15 +19,33 @@ from lmdbloader.loader.orders import BatchOrders, EpochOrder, Layout, Orders, in
 from lmdbloader.store.rows import digest_of
 
 I64 = npt.NDArray[np.int64]
-EXPECTED = (
-    "expected a list of lists of sample numbers, an object that gives such lists whenever it is iterated, or "
-    "ClassBatches(...)"
-)
 # Epochs whose batches are kept: the current one and the next.
 _KEPT_EPOCHS = 2
 # An epoch has fewer samples than so many times those of the dataset: more come from an iteration without an end.
 _MOST_TIMES, _MOST_SAMPLES = 1000, 10**7
-_RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+
+
+def batch_orders_of(num_samples: int, given: Any, classes: Callable[[str], Any] | None) -> BatchOrders:
+    """Return the orders of a Loader's `batch_sampler`; `classes` returns the samples of each class of the dataset.
+
+    Raises:
+        OptionError: It is not a batch sampler, or does not suit the dataset.
+    """
+    if isinstance(given, BatchOrders):  # of another Loader, of which a copy is made
+        return given
+    from lmdbloader.loader.classes import ClassBatches, ClassOrders
+
+    if isinstance(given, ClassBatches):
+        assert classes is not None
+        return ClassOrders(classes(f"batch_sampler={given}"), given)
+    return GivenBatches(num_samples, given)
+
+
+def check_alone(others: Mapping[str, Any]) -> None:
+    """Raise OptionError if another argument of a Loader, that is not None, makes the batches too, as torch does."""
+    given = [f"{name}={shown(value)}" for name, value in others.items() if value is not None]
+    if given:
+        raise OptionError(f"batch_sampler, {', '.join(given)}: a batch sampler makes the batches. Leave the rest out.")
 
 
 class GivenBatches(BatchOrders):
@@ -42,31 +60,26 @@ class GivenBatches(BatchOrders):
             OptionError: It is something else, or its numbers are no batches of samples.
         """
         self._count, self.shown = num_samples, given
-        self.options = {"batch_sampler": self}  # copies of a Loader in the middle of an epoch have the same batches
+        self.options = {"batch_sampler": self}  # a copy of a Loader in the middle of an epoch has the same batches
         self._kept: dict[int, tuple[I64, I64]] = {}
-        parts = [given, getattr(given, "sampler", None)]
-        self.shards = any(hasattr(part, "num_replicas") for part in parts)
-        self._draws_apart = [part for part in parts if isinstance(part, _RANDOM) and part.generator is None]
-        self.changes = not isinstance(given, list | tuple | np.ndarray | torch.Tensor)
-        size = getattr(given, "batch_size", None)
-        if not self.changes:
-            counts = self.counts(0)
-            size, self.shown = int(counts.max(initial=1)), f"a list of {counted(len(counts), 'batch', 'batches')}"
-        elif isinstance(given, type | str | bytes) or not isinstance(given, Iterable):
-            raise OptionError(f"batch_sampler={shown(given)}: {EXPECTED}")
-        elif isinstance(given, RandomSampler | SubsetRandomSampler | WeightedRandomSampler):
+        self._parts: list[Any] = [given, getattr(given, "sampler", None)]
+        self.shards = any(hasattr(part, "num_replicas") for part in self._parts)
+        self.changes = not isinstance(given, list | tuple | range | np.ndarray | torch.Tensor)
+        if isinstance(given, type | str | bytes) or (self.changes and not isinstance(given, Iterable)):
             raise OptionError(
-                f"batch_sampler={shown(given)}: it gives samples, not batches. Write batch_sampler="
-                "BatchSampler(sampler, batch_size, drop_last), or Loader(..., shuffle=True)."
+                f"batch_sampler={shown(given)}: expected a list of lists of sample numbers, an object that gives such "
+                "lists whenever it is iterated, or ClassBatches(...)"
             )
-        elif not hasattr(given, "__len__") and iter(given) is given:
+        if self.changes and not hasattr(given, "__len__") and iter(given) is given:
             raise OptionError(
                 f"batch_sampler={shown(given)}: it can be iterated once, and each epoch needs its batches. Write "
                 "batch_sampler=list(...) for the same ones in every epoch."
             )
-        if not isinstance(size, int) or size < 1:
-            size = max(num_samples // max(len(given), 1), 1) if hasattr(given, "__len__") else 1
-        self.batch_size = size
+        size = getattr(given, "batch_size", None)
+        if not self.changes:
+            counts = self.counts(0)
+            size, self.shown = int(counts.max(initial=1)), f"a list of {counted(len(counts), 'batch', 'batches')}"
+        self.batch_size = max(size if isinstance(size, int) else 1, 1)
 
     def among(self, world_size: int) -> Orders:
         if world_size > 1 and self.shards:
@@ -74,17 +87,17 @@ class GivenBatches(BatchOrders):
                 f"batch_sampler={shown(self.shown)} gives each process its own share, of which `shard` would take a "
                 "share again. Leave shard out."
             )
-        if world_size > 1 and self._draws_apart:
+        random = RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+        if world_size > 1 and any(isinstance(part, random) and part.generator is None for part in self._parts):
             raise OptionError(
-                f"batch_sampler: its {type(self._draws_apart[0]).__name__} would draw another order in each process. "
-                "Give it generator=torch.Generator().manual_seed(0), or write Loader(dataset, batch_size, "
-                "shuffle=True, shard=...)."
+                f"batch_sampler={shown(self.shown)} would draw another order in each process. Give its sampler "
+                "generator=torch.Generator().manual_seed(0), or write Loader(..., shuffle=True, shard=...)."
             )
         return self
 
     def length(self, epoch: int) -> int:
         given: Any = self.shown
-        # As torch: iterated only if there is no other way.
+        # As torch: it is iterated only if there is no other way.
         if self.changes and epoch not in self._kept and hasattr(given, "__len__"):
             return len(given)
         return len(self.counts(epoch))
@@ -103,14 +116,13 @@ class GivenBatches(BatchOrders):
         """Return the draws (n,) of an epoch, and the bounds (b + 1,) of its batches."""
         key = epoch if self.changes else 0
         if key not in self._kept:
-            given: Any = self.shown
-            parts: list[Any] = [given, getattr(given, "sampler", None)]
-            named = [part for part in parts if hasattr(part, "set_epoch")]
+            named = [part for part in self._parts if hasattr(part, "set_epoch")]
             if self.changes and named:
                 named[0].set_epoch(epoch)
             while len(self._kept) >= _KEPT_EPOCHS:
                 self._kept.pop(next(iter(self._kept)))
-            self._kept[key] = _read(given, self._count)
+            self._kept[key] = _read(self._parts[0], self._count)
+            self._parts[:1] = self._parts[:1] if self.changes else [None]
         return self._kept[key]
 
 
@@ -122,55 +134,21 @@ def _read(given: Iterable[Any], num_samples: int) -> tuple[I64, I64]:
     """
     numbers: list[Any] = []
     bounds = [0]
-    most = max(_MOST_TIMES * num_samples, _MOST_SAMPLES)
     for batch in given:
         if isinstance(batch, Ticket):
             raise rebuilt("chooses among its batches")
         values: Any = batch.tolist() if isinstance(batch, np.ndarray | torch.Tensor) else batch
-        place = f"batch_sampler: batch {len(bounds) - 1} is {shown(batch)}"
-        if not isinstance(values, Sequence) or isinstance(values, str | bytes):
-            flat = " A flat list is an order: Loader(dataset, batch_size, order=[...])." if len(bounds) == 1 else ""
-            raise OptionError(f"{place}; expected a list of sample numbers.{flat}")
-        if not len(values):
-            raise OptionError(f"{place}; expected at least one sample. Leave it out.")
+        if not isinstance(values, Sequence) or isinstance(values, str | bytes) or not len(values):
+            raise OptionError(
+                f"batch_sampler: batch {len(bounds) - 1} is {shown(batch)}; expected a list of at least one sample "
+                "number. A flat list is an order: Loader(dataset, batch_size, order=[...])."
+            )
         numbers.extend(values)
         bounds.append(len(numbers))
-        if len(numbers) > most:
+        if len(numbers) > max(_MOST_TIMES * num_samples, _MOST_SAMPLES):
             raise OptionError(
-                f"batch_sampler: more than {most:,} samples in an epoch; an iteration must end. Write "
+                f"batch_sampler: more than {bounds[-2]:,} samples in an epoch, and no end. Write "
                 "batch_sampler=list(itertools.islice(sampler, num_batches))."
             )
-    flat_numbers = numbers_of(numbers, num_samples, "batch_sampler")
-    return with_occurrences(flat_numbers, num_samples), np.array(bounds, np.int64)
-
-
-def batch_orders_of(num_samples: int, given: Any, classes: Callable[[str], Any] | None) -> BatchOrders:
-    """Return the orders of a Loader's batch sampler.
-
-    Args:
-        num_samples: Of the dataset.
-        given: The Loader's argument.
-        classes: Returns the samples of each class of the dataset.
-
-    Raises:
-        OptionError: It is not a batch sampler, or does not suit the dataset.
-    """
-    if isinstance(given, BatchOrders):  # of another Loader, whose copy is made
-        return given
-    from lmdbloader.loader.classes import ClassBatches, ClassOrders
-
-    if isinstance(given, ClassBatches):
-        assert classes is not None
-        return ClassOrders(classes(f"batch_sampler={given}"), given)
-    return GivenBatches(num_samples, given)
-
-
-def check_alone(others: Mapping[str, Any]) -> None:
-    """Raise OptionError if another argument of a Loader chooses the samples or the batches too, as torch does.
-
-    Args:
-        others: The arguments, None if they are not given.
-    """
-    given = [f"{name}={shown(value)}" for name, value in others.items() if value is not None]
-    if given:
-        raise OptionError(f"batch_sampler, {', '.join(given)}: a batch sampler makes the batches. Leave the rest out.")
+    draws = with_occurrences(numbers_of(numbers, num_samples, "batch_sampler"), num_samples)
+    return draws, np.array(bounds, np.int64)

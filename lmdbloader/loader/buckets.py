@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 import threading
@@ -49,7 +50,6 @@ class Buckets:
         max_pixels: Of an image, height times width.
         multiple_of: Of both sides, in pixels.
         min_side: In pixels; None is half the side of a square.
-        max_side: In pixels; None is twice the side of a square.
         interpolation: "bilinear" or "bicubic", as of Resize.
 
     >>> Buckets(256 * 256, multiple_of=64, min_side=192).shapes
@@ -61,14 +61,11 @@ class Buckets:
     max_pixels: int = 512 * 512
     multiple_of: int = 64
     min_side: int | None = None
-    max_side: int | None = None
     interpolation: Any = "bilinear"
 
     def __post_init__(self) -> None:
-        for name in ("max_pixels", "multiple_of", "min_side", "max_side"):
-            value = getattr(self, name)
-            if value is not None or name in ("max_pixels", "multiple_of"):
-                object.__setattr__(self, name, whole(name, value, 1, 2**40 if name == "max_pixels" else 2**20))
+        for name in ("max_pixels", "multiple_of", *(("min_side",) if self.min_side is not None else ())):
+            object.__setattr__(self, name, whole(name, getattr(self, name), 1, 2**31 - 1))
         Resize((8, 8), self.interpolation)
         if not self.shapes:
             raise OptionError(f"{self}: no sides that are multiples of {self.multiple_of} have so few pixels")
@@ -77,11 +74,10 @@ class Buckets:
     def shapes(self) -> tuple[tuple[int, int], ...]:
         """All (height, width), from the tallest to the widest."""
         step, square = self.multiple_of, math.isqrt(self.max_pixels)
-        low, high = self.min_side or max(square // 2, 1), self.max_side or 2 * square
-        found = {(side, side) for side in [square // step * step] if low <= side <= high and side}
-        for side in range(-(-low // step) * step, high + 1, step):
-            other = min(self.max_pixels // side, high) // step * step
-            if other >= max(low, 1):
+        low = self.min_side or max(square // 2, 1)
+        found = {(side, side) for side in [square // step * step] if side >= low}
+        for side in range(-(-low // step) * step, self.max_pixels // low + 1, step):
+            if (other := self.max_pixels // side // step * step) >= low:
                 found |= {(side, other), (other, side)}
         return tuple(sorted(found, key=lambda shape: (shape[1] / shape[0], shape)))
 
@@ -200,12 +196,11 @@ def _nearest(dataset: LMDBDataset, buckets: Buckets, heights: I64, widths: I64, 
     beyond = np.flatnonzero((own < ratios[0] - math.log(change)) | (own > ratios[-1] + math.log(change)))
     if len(beyond):
         height, width = int(heights[beyond[0]]), int(widths[beyond[0]])
-        longest = max(height / width, width / height)
+        side, step = math.sqrt(buckets.max_pixels * min(height / width, width / height)), buckets.multiple_of
         raise OptionError(
             f"{dataset.path}: buckets={buckets}: {counted(len(beyond), 'image')} longer than all shapes, as sample "
             f"{beyond[0]} of {height}x{width}: its ratio would change by more than {change:.2f}. Write Buckets(..., "
-            f"min_side={max(int(math.sqrt(buckets.max_pixels / longest)), 1)}, max_side=...), or leave them out with "
-            f"dataset.where('image.width <= {shapes[-1][1] / shapes[-1][0]:g} * image.height and ...')."
+            f"min_side={max(int(side) // step, 1) * step}), or leave them out: Loader(dataset.select(numbers), ...)."
         )
     kinds = np.searchsorted((ratios[1:] + ratios[:-1]) / 2, own)
     used, kinds = np.unique(kinds, return_inverse=True)
@@ -241,18 +236,16 @@ class BucketOrders(BatchOrders):
             )
         self._inner, self._shapes, self.batch_size, self._drop_last = inner, shapes, batch_size, drop_last
         self._world_size = 1
+        self._of_ranks: dict[int, BucketOrders] = {1: self}
         self._kept: dict[int, I64] = {}
         self.shown, self.options = inner.shown, {**inner.options, "buckets": given}
         self.repeats, self.changes, self.follow_the_seed = inner.repeats, inner.changes, inner.follow_the_seed
 
     def among(self, world_size: int) -> Orders:
-        if world_size == self._world_size:
-            return self
-        orders = BucketOrders(
-            self._inner, self._shapes, self.batch_size, self.options["buckets"], drop_last=self._drop_last
-        )
-        orders._world_size = world_size
-        return orders
+        if world_size not in self._of_ranks:
+            orders = self._of_ranks[world_size] = copy.copy(self)
+            orders._world_size, orders._kept = world_size, {}
+        return self._of_ranks[world_size]
 
     def counts(self, epoch: int) -> I64:
         key = epoch if self.changes else 0

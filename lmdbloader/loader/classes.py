@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.base.arguments import optional, shown, whole
+from lmdbloader.base.arguments import shown, whole
 from lmdbloader.base.text import counted
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
@@ -29,26 +29,22 @@ class ClassBatches:
     Every batch has `num_classes` different classes, one after the other, and `num_samples` different samples of each.
     A class with fewer samples gives them several times, each time with random choices of its own, as with
     pytorch-metric-learning's MPerClassSampler. Classes come in random order, all of them before one comes again, but
-    for fewer than `num_classes` that are left out of each round; and so do the samples of a class.
+    for fewer than `num_classes` that are left out of each round; and so do the samples of a class. An epoch has
+    len(dataset) // (num_classes * num_samples) batches of all ranks together, at least 1.
 
     Attributes:
         num_classes: Of a batch, at least 1.
         num_samples: Of each class in a batch, at least 1.
-        num_batches: Of an epoch, of all ranks together; None is len(dataset) // (num_classes * num_samples), at least
-            1.
 
     >>> Loader(dataset, batch_sampler=ClassBatches(num_classes=8, num_samples=4))  # doctest: +SKIP
     """
 
     num_classes: int
     num_samples: int
-    num_batches: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("num_classes", "num_samples"):
             object.__setattr__(self, name, whole(name, getattr(self, name), 1, 2**31 - 1))
-        count = optional(lambda name, value: whole(name, value, 1, 2**31 - 1), "num_batches", self.num_batches)
-        object.__setattr__(self, "num_batches", count)
 
 
 @dataclass(frozen=True)
@@ -180,7 +176,7 @@ class ClassOrders(BatchOrders):
                 f"{classes.field}. Write ClassBatches(num_classes={len(classes.sizes)}, ...)."
             )
         self._classes, self.shown, self.batch_size = classes, given, given.num_classes * given.num_samples
-        self._num_batches = given.num_batches or max(len(classes.samples) // self.batch_size, 1)
+        self._num_batches = max(len(classes.samples) // self.batch_size, 1)
         self.options = {"batch_sampler": given}
 
     def length(self, epoch: int) -> int:
