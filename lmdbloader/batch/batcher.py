@@ -64,7 +64,10 @@ class Batcher:
         fields: All fields, by name and in order.
         rows: Of the index, those of the samples.
         frames: Rows of a sample: 1, or the frames of a window.
+        spare: Working memory that no thread is using, of several batchers that take turns; None for one alone.
     """
+
+    spare: list[npt.NDArray[np.uint8]] | None = None
 
     def __init__(
         self,
@@ -79,7 +82,6 @@ class Batcher:
         form: Form = None,
         channels: Mapping[str, int] | None = None,
         repeats: bool = False,
-        spare: list[npt.NDArray[np.uint8]] | None = None,
         clips: Any = None,
     ) -> None:
         """Prepare to read.
@@ -95,14 +97,13 @@ class Batcher:
             form: Of finished batches.
             channels: Of images that are read without the pipeline, one by one, and come in its memory format.
             repeats: Whether samples may come more than once in an epoch.
-            spare: Working memory that no thread is using, of several batchers that take turns.
             clips: The Clips, if samples are windows; `rows` are then rows of frames.
 
         Raises:
             OptionError: Transforms would move images without boxes or arrays of their size; or functions do not fit.
         """
         self.pipeline, self.fields, self.rows, self._source = pipeline, fields, rows, source
-        self._form, self._channels, self._repeats, self._spare = form, channels or {}, repeats, spare
+        self._form, self._channels, self._repeats = form, channels or {}, repeats
         self._clips, self.frames = clips, 1 if clips is None else int(clips.frames)
         reader = pipeline.reader
         if any(f.kind in ("array", "json") for f in fields.values()):
@@ -246,9 +247,9 @@ class Batcher:
             scratch = self._scratch.pop()
         except IndexError:
             scratch = self.pipeline.scratch()
-        if self._spare is not None:
+        if self.spare is not None:
             try:
-                scratch.use(self._spare.pop())
+                scratch.use(self.spare.pop())
             except IndexError:
                 scratch.use(scratch.memory)
         clock.tick(clock_words.BUFFER)
@@ -261,8 +262,8 @@ class Batcher:
         self._put_back(scratch)
 
     def _put_back(self, scratch: Scratch) -> None:
-        if self._spare is not None:
-            self._spare.append(scratch.memory)
+        if self.spare is not None:
+            self.spare.append(scratch.memory)
             scratch.memory = _NO_MEMORY
         self._scratch.append(scratch)
 

@@ -285,7 +285,8 @@ class Pipeline:
                     f"{f', view {k // num_fields},' * (self.num_views > 1)} would come out in different shapes, "
                     f"{low_height} to {height} rows and {low_width} to {width} columns. Add a crop "
                     "or a Resize to (height, width), "
-                    "convert with --patch-size, or use Loader(..., buckets='size') for batches of one shape each."
+                    "convert with --patch-size, or use Loader(..., buckets='size') or "
+                    "Loader(dataset, 1) without transforms."
                 )
             channels = self._image_fields[f].channels
             shape, values = (channels, height, width), self.program.values[k]

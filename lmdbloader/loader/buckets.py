@@ -142,11 +142,15 @@ class Shapes:
     ) -> Batchers:
         """Return what makes what reads the batches of each kind."""
 
+        spare: list[npt.NDArray[np.uint8]] = []
+
         def make(kind: int) -> Batcher:
             pipeline = self.pipeline(kind, pipeline_of, transforms)
             if plan.outgrows_caches:
                 pipeline.stream()
-            return batcher_of(pipeline)
+            batcher = batcher_of(pipeline)
+            batcher.spare = spare
+            return batcher
 
         return Batchers(make)
 

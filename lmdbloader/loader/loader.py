@@ -400,7 +400,7 @@ class Loader(DataLoader[Any]):
         batcher_of = partial(
             Batcher, fields=dataset.fields, rows=rows, memory=memory, keep=keep, source=owner,
             functions=self._functions, form=self._form, channels=channels, repeats=self._orders.repeats,
-            clips=self._clips, spare=None if shapes is None else [],
+            clips=self._clips,
         )  # fmt: skip
         if self._returns_params:
             from lmdbloader.batch.params import with_params

@@ -81,15 +81,14 @@ def orders_of(
         draws: The Loader's `num_samples`.
         mixture: The mixture that is read; None for a single dataset.
         batch_sampler: The Loader's argument.
-        classes: Returns the samples of each class; its argument names, in messages, the argument that needs them.
+        classes: Returns the samples of each class; its argument is the text in messages.
 
     Raises:
         OptionError: One of them is invalid, or two of them set the order.
     """
     repeat = whole("repeat", repeat, 1, max(2**62 // max(num_samples, 1), 1))
-    given = [
-        name for name, value in (("order", order), ("shuffle", shuffle), ("weights", weights)) if value is not None
-    ]
+    setting = {"order": order, "shuffle": shuffle, "weights": weights}
+    given = [name for name, value in setting.items() if value is not None]
     if len(given) > 1:
         raise OptionError(f"{', '.join(given)}: each of them sets the order. Leave out all but one.")
     kind: Any = "sequential" if order is None else order
@@ -99,7 +98,7 @@ def orders_of(
         from lmdbloader.loader.batches import batch_orders_of, check_alone
 
         others = {"order": order, "shuffle": shuffle or None, "weights": weights, "num_samples": draws}
-        check_alone({**others, "repeat": None if repeat == 1 else repeat, "a mixture": mixture})
+        check_alone(others | {"repeat": None if repeat == 1 else repeat, "a mixture": mixture})
         return batch_orders_of(num_samples, batch_sampler, classes)
     if mixture is not None:
         from lmdbloader.loader.mixtures import orders_of_mixture
