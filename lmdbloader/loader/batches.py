@@ -122,7 +122,6 @@ class GivenBatches(BatchOrders):
             while len(self._kept) >= _KEPT_EPOCHS:
                 self._kept.pop(next(iter(self._kept)))
             self._kept[key] = _read(self._parts[0], self._count)
-            self._parts[:1] = self._parts[:1] if self.changes else [None]
         return self._kept[key]
 
 

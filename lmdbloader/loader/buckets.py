@@ -5,10 +5,9 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from lmdbloader.loader.epoch import Plan
 
 I64 = npt.NDArray[np.int64]
-# Epochs whose numbers of batches are kept.
-_KEPT = 2
 # What reads this many shapes is kept, of those that were used last.
 _KEPT_BATCHERS = 64
 # Of the shapes of `buckets="size"`, so many are checked before the first batch: the smallest and the largest.
@@ -139,12 +136,12 @@ class Shapes:
         transforms: Sequence[Transform],
         batcher_of: Callable[..., Batcher],
         plan: Plan,
-    ) -> Batchers:
-        """Return what makes what reads the batches of each kind."""
-
+    ) -> Callable[[int], Batcher]:
+        """Return what returns what reads the batches of a kind: made when it is first needed, with common memory."""
         spare: list[npt.NDArray[np.uint8]] = []
 
-        def make(kind: int) -> Batcher:
+        @lru_cache(_KEPT_BATCHERS)
+        def batcher_of_kind(kind: int) -> Batcher:
             pipeline = self.pipeline(kind, pipeline_of, transforms)
             if plan.outgrows_caches:
                 pipeline.stream()
@@ -152,7 +149,7 @@ class Shapes:
             batcher.spare = spare
             return batcher
 
-        return Batchers(make)
+        return batcher_of_kind
 
 
 def shapes_of(dataset: LMDBDataset, buckets: Any) -> Shapes:
@@ -241,25 +238,23 @@ class BucketOrders(BatchOrders):
         self._inner, self._shapes, self.batch_size, self._drop_last = inner, shapes, batch_size, drop_last
         self._world_size = 1
         self._of_ranks: dict[int, BucketOrders] = {1: self}
-        self._kept: dict[int, I64] = {}
+        self._kept: tuple[int, I64] | None = None  # an epoch, and its counts
         self.shown, self.options = inner.shown, {**inner.options, "buckets": given}
         self.repeats, self.changes, self.follow_the_seed = inner.repeats, inner.changes, inner.follow_the_seed
 
     def among(self, world_size: int) -> Orders:
         if world_size not in self._of_ranks:
             orders = self._of_ranks[world_size] = copy.copy(self)
-            orders._world_size, orders._kept = world_size, {}
+            orders._world_size, orders._kept = world_size, None
         return self._of_ranks[world_size]
 
     def counts(self, epoch: int) -> I64:
         key = epoch if self.changes else 0
-        if key not in self._kept:
-            while len(self._kept) >= _KEPT:
-                self._kept.pop(next(iter(self._kept)))
+        if self._kept is None or self._kept[0] != key:
             nothing = np.empty(0, np.int64)  # as many as with any seed, and any places in the file
             layout = Layout(len(self._shapes.kinds), lambda first, end: (nothing, nothing))
-            self._kept[key] = np.diff(self._batches(epoch, layout, 0)[1])
-        return self._kept[key]
+            self._kept = key, np.diff(self._batches(epoch, layout, 0)[1])
+        return self._kept[1]
 
     def of(self, epoch: int, layout: Layout, seed: int) -> EpochOrder:
         return in_batches(*self._batches(epoch, layout, seed))
@@ -301,25 +296,6 @@ class BucketOrders(BatchOrders):
         all_kinds = np.append(step_kinds, [kind for _, kind, _ in short])
         bounds = np.append(0, np.cumsum(np.repeat(sizes, world_size))).astype(np.int64)
         return draws[np.concatenate(by_rank)], bounds, np.repeat(all_kinds, world_size).astype(np.int64)
-
-
-class Batchers:
-    """What reads the batches of each kind, made when it is first needed; they share memory. Safe from several threads.
-
-    It does not refer to the Loader, whose deletion ends the threads.
-    """
-
-    def __init__(self, make: Callable[[int], Batcher]) -> None:
-        """Take what makes one."""
-        self._make, self._made, self._lock = make, dict[int, Batcher](), threading.Lock()
-
-    def __call__(self, kind: int) -> Batcher:
-        with self._lock:
-            batcher = self._made.pop(kind, None) or self._make(kind)
-            while len(self._made) >= _KEPT_BATCHERS:
-                del self._made[next(iter(self._made))]
-            self._made[kind] = batcher
-            return batcher
 
 
 def bucketed(
