@@ -537,7 +537,7 @@ def _extremes_of(whole: I64, real: npt.NDArray[np.float64], views: I64) -> list[
     """
     turning = (whole[:, opcodes.OP_CODE] == opcodes.AFFINE) & (whole[:, opcodes.OP_EXPANDS] == opcodes.EXPANDS)
     low, high = real[turning, opcodes.AFFINE_LOW], real[turning, opcodes.AFFINE_HIGH]
-    found = [(whole, real, views)]
+    found: list[tuple[npt.NDArray[Any], ...]] = [(whole, real, views)]
     if (low < high).any():
         quarter = np.ceil(low / 90) * 90
         for angle in (low, high, quarter, quarter + 90):

@@ -69,7 +69,7 @@ def _views(ends: Sequence[int], shared: int) -> npt.NDArray[np.int64]:
 def join_programs(programs: Sequence[Program], shared: int) -> Program:
     """Return the program of views that have one each; `shared` operations at the beginning of all are drawn once."""
     ends = np.cumsum([len(p.whole) for p in programs]).tolist()
-    sources, paths = [], [[]]
+    sources, paths = list[tuple[Geometry, tuple[int, ...]]](), list[list[int]]([[]])
     for program, begin in zip(programs, [0, *ends], strict=False):
         sources += [(transform, tuple(begin + k for k in numbers)) for transform, numbers in program.sources]
         paths = _followed(paths, [[begin + k for k in path] for path in program.paths])
