@@ -157,11 +157,16 @@ def _level(least: float) -> Kind:
     return Kind(check)
 
 
-def _threshold(of: object, name: str, threshold: Any) -> float:
-    number = _number(threshold)
-    if not number >= 0:
-        raise OptionError(f"{of}: expected a {name} of at least 0, in the units of the stored pixels")
-    return float(number)
+def _from_zero(what: str) -> Kind:
+    """Return the kind of a number of at least 0."""
+
+    def check(of: object, name: str, value: Any) -> float:
+        number = _number(value)
+        if not number >= 0:
+            raise OptionError(f"{of}: expected a {name} of at least 0, {what}")
+        return float(number)
+
+    return Kind(check)
 
 
 def _bits(of: object, name: str, bits: Any) -> int:
@@ -169,13 +174,6 @@ def _bits(of: object, name: str, bits: Any) -> int:
     if not isinstance(number, int) or not 0 <= number <= 8:
         raise OptionError(f"{of}: expected whole {name} from 0 to 8, the upper ones of each value that are kept")
     return number
-
-
-def _sharpness(of: object, name: str, factor: Any) -> float:
-    number = _number(factor)
-    if not number >= 0:
-        raise OptionError(f"{of}: expected a {name} of at least 0; 0 smooths, 1 changes nothing, 2 sharpens")
-    return float(number)
 
 
 def _interpolation(first: str, second: str) -> Kind:
@@ -282,9 +280,9 @@ Sigma = Annotated[float | tuple[float, float], Kind(_sigma)]
 Mean = Annotated[float, _level(-1)]
 Deviation = Annotated[float, _level(0)]
 Clip = Annotated[bool, _always("without it, values would wrap around, and white become black")]
-Threshold = Annotated[float, Kind(_threshold)]
+Threshold = Annotated[float, _from_zero("in the units of the stored pixels")]
 Bits = Annotated[int, Kind(_bits)]
-Sharpness = Annotated[float, Kind(_sharpness)]
+Sharpness = Annotated[float, _from_zero("where 0 smooths, 1 changes nothing and 2 sharpens")]
 Interpolation = Annotated[Literal["bilinear", "bicubic"], _interpolation("bilinear", "bicubic")]
 WarpInterpolation = Annotated[Literal["nearest", "bilinear"], _interpolation("nearest", "bilinear")]
 Degrees = Annotated[float | tuple[float, ...], _angles("a number of at least 0, or (min, max)", (2,))]

@@ -298,8 +298,18 @@ class RandomInvert(Geometry):
         return (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, self.p, 0.0)
 
 
+class _Tone(Geometry):
+    __slots__ = ()
+
+    @property
+    def real_numbers(self) -> tuple[float, ...]:
+        """TONE_AMOUNT, which is the only argument before p, and TONE_P."""
+        amount, p = (0.0, *(getattr(self, name) for name in self.kinds if name != "fields"))[-2:]
+        return amount, p
+
+
 @dataclass(frozen=True, slots=True, repr=False)
-class RandomPosterize(Geometry):
+class RandomPosterize(_Tone):
     """Keep the upper bits of each value with probability p, as torchvision's RandomPosterize does; the others become 0.
 
     Attributes:
@@ -312,14 +322,9 @@ class RandomPosterize(Geometry):
 
     code = opcodes.POSTERIZE
 
-    @property
-    def real_numbers(self) -> tuple[float, ...]:
-        """TONE_AMOUNT and TONE_P."""
-        return self.bits, self.p
-
 
 @dataclass(frozen=True, slots=True, repr=False)
-class RandomEqualize(Geometry):
+class RandomEqualize(_Tone):
     """Even out the histogram of each channel with probability p, as torchvision's RandomEqualize does.
 
     As in torchvision, an image of 16 bits is reduced to its upper 8 bits for this: the result has at most 256 levels,
@@ -330,14 +335,9 @@ class RandomEqualize(Geometry):
 
     code = opcodes.EQUALIZE
 
-    @property
-    def real_numbers(self) -> tuple[float, ...]:
-        """No amount, and TONE_P."""
-        return 0.0, self.p
-
 
 @dataclass(frozen=True, slots=True, repr=False)
-class RandomAutocontrast(Geometry):
+class RandomAutocontrast(_Tone):
     """Stretch each channel until it has black and white, with probability p, as torchvision's RandomAutocontrast does.
 
     Channels are stretched on their own, and a channel of one value stays.
@@ -347,14 +347,9 @@ class RandomAutocontrast(Geometry):
 
     code = opcodes.AUTOCONTRAST
 
-    @property
-    def real_numbers(self) -> tuple[float, ...]:
-        """No amount, and TONE_P."""
-        return 0.0, self.p
-
 
 @dataclass(frozen=True, slots=True, repr=False)
-class RandomAdjustSharpness(Geometry):
+class RandomAdjustSharpness(_Tone):
     """Smooth or sharpen with probability p, as torchvision's RandomAdjustSharpness does.
 
     The outermost pixels stay, and so does an image of at most two rows or columns.
@@ -368,11 +363,6 @@ class RandomAdjustSharpness(Geometry):
     p: Probability = 0.5
 
     code = opcodes.SHARPNESS
-
-    @property
-    def real_numbers(self) -> tuple[float, ...]:
-        """TONE_AMOUNT and TONE_P."""
-        return self.sharpness_factor, self.p
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -45,16 +45,6 @@ def add_weighted(typing_context, source, step, weights, count, target):
     return types.void(types.uint64, types.int64, types.uint64, types.int64, types.uint64), generate
 
 
-def _scaled(builder: Any, values: Any, weight: Any) -> Any:
-    """Return a vector times a number; of uint16, which count 65536 as 1, the upper halves of the products."""
-    weights = spread(builder, weight, values.type)
-    if values.type.element == _FLOAT:
-        return builder.fmul(values, weights)
-    wide = ir.VectorType(_I32, values.type.count)
-    product = builder.mul(builder.zext(values, wide), builder.zext(weights, wide))
-    return builder.trunc(builder.lshr(product, ir.Constant(wide, [16] * wide.count)), values.type)
-
-
 def spread(builder: Any, number: Any, vector: Any) -> Any:
     """Return a number in all places of a vector."""
     first = builder.insert_element(ir.Constant(vector, ir.Undefined), number, _I32(0))
@@ -67,29 +57,36 @@ def add_pairs(typing_context, source, step, weights, count, first, target):
 
     Args:
         source: uint64 address of the values in the middle; step: bytes from them to the next ones, int64.
-        weights: uint64 address of 1 + `count` numbers, of the middle and of each pair; count: int64, at least 0.
+        weights: uint64 address of 1 + `count` numbers, of the middle and of each pair; uint16 count 65536 as 1.
+        count: int64, at least 0.
         first: Added to each sum; its type is that of the values.
         target: uint64 address of the sums.
     """
 
     def generate(context, builder, signature, arguments):
         source, step, weights, count, first, target = arguments
-        width = 2 if first.type == _I16 else 4
+        is_whole, width = first.type == _I16, 2 if first.type == _I16 else 4
         vector = ir.VectorType(first.type, PAIRS_NBYTES // width)
-        add = builder.add if first.type == _I16 else builder.fadd
+        wide = ir.VectorType(_I32, vector.count)
+        add, sums = builder.add if is_whole else builder.fadd, cgutils.alloca_once(builder, vector)
 
         def load(at, kind=vector):
             return builder.load(builder.inttoptr(at, kind.as_pointer()), align=width)
 
-        sums = cgutils.alloca_once(builder, vector)
-        middle = _scaled(builder, load(source), load(weights, first.type))
-        builder.store(add(middle, spread(builder, first, vector)), sums)
+        def scaled(values, number):
+            weight = load(builder.add(weights, builder.mul(number, _I64(width))), first.type)
+            weight = spread(builder, weight, vector)
+            if not is_whole:
+                return builder.fmul(values, weight)
+            product = builder.mul(builder.zext(values, wide), builder.zext(weight, wide))
+            return builder.trunc(builder.lshr(product, ir.Constant(wide, [16] * wide.count)), vector)
+
+        builder.store(add(scaled(load(source), _I64(0)), spread(builder, first, vector)), sums)
         with cgutils.for_range(builder, count, intp=_I64) as loop:
             number = builder.add(loop.index, _I64(1))
             off = builder.mul(number, step)
             pair = add(load(builder.sub(source, off)), load(builder.add(source, off)))
-            weight = load(builder.add(weights, builder.mul(number, _I64(width))), first.type)
-            builder.store(add(builder.load(sums), _scaled(builder, pair, weight)), sums)
+            builder.store(add(builder.load(sums), scaled(pair, number)), sums)
         builder.store(builder.load(sums), builder.inttoptr(target, vector.as_pointer()), align=width)
         return context.get_dummy_value()
 

@@ -23,82 +23,49 @@ def _posterize(pixels, bits):
 @kernel
 def _swap(pixels, a, b, plane):
     first, second = part(pixels, a * plane, plane), part(pixels, b * plane, plane)
-    for i in range(plane):
+    for i in range(plane if a != b else 0):
         value = first[i]
         first[i] = second[i]
         second[i] = value
 
 
 @kernel
-def _permute(pixels, plane, first, second):
-    """Give the first two of three planes the values of two, and the last one the rest."""
-    if first != 0:
-        _swap(pixels, 0, first, plane)
-    if second == 0:
-        second = first
-    if second != 1:
-        _swap(pixels, 1, second, plane)
-
-
-@kernel
-def _count(plane, counts):
-    """Count the upper 8 bits of pixels in counts[:_LEVELS]; a word of pixels is loaded at once."""
+def _equalize(plane, tables):
+    """Even out the histogram of a plane, by its upper 8 bits, as torchvision does; tables: int32 scratch."""
     for k in range(_TABLES * _LEVELS):
-        counts[k] = 0
-    first, second = part(counts, 0, _LEVELS), part(counts, _LEVELS, _LEVELS)
-    third, fourth = part(counts, 2 * _LEVELS, _LEVELS), part(counts, 3 * _LEVELS, _LEVELS)
-    start, byte, in_word = np.uint64(plane.ctypes.data), np.uint64(255), 8 // plane.itemsize
-    for i in range(plane.shape[0] // in_word):
+        tables[k] = 0
+    start, size, itemsize = np.uint64(plane.ctypes.data), plane.shape[0], plane.itemsize
+    for i in range(size * itemsize // 8):  # a word of pixels at once
         word = load_u64(start + np.uint64(8 * i))
-        if plane.itemsize == 1:
-            first[word & byte] += 1
-            second[word >> np.uint64(16) & byte] += 1
-            third[word >> np.uint64(32) & byte] += 1
-            fourth[word >> np.uint64(48) & byte] += 1
-        first[word >> np.uint64(8) & byte] += 1
-        second[word >> np.uint64(24) & byte] += 1
-        third[word >> np.uint64(40) & byte] += 1
-        fourth[word >> np.uint64(56)] += 1
-    up = np.uint32(8 * (plane.itemsize - 1))
-    for i in range(plane.shape[0] // in_word * in_word, plane.shape[0]):
-        first[np.uint32(plane[i]) >> up] += 1
+        for k in range(_TABLES):
+            table = part(tables, k * _LEVELS, _LEVELS)
+            if itemsize == 1:
+                table[word >> np.uint64(16 * k) & np.uint64(255)] += 1
+            table[word >> np.uint64(16 * k + 8) & np.uint64(255)] += 1
+    for i in range(size * itemsize // 8 * 8 // itemsize, size):
+        tables[np.uint32(plane[i]) >> np.uint32(8 * (itemsize - 1))] += 1
+    last = 0
     for k in range(_LEVELS):
-        first[k] += second[k] + third[k] + fourth[k]
-
-
-@kernel
-def _look_up(plane, tables):
-    """Replace pixels by what is in tables[:_LEVELS] for their upper 8 bits; a word at once, with a table for each."""
-    first, second = part(tables, 0, _LEVELS), part(tables, _LEVELS, _LEVELS)
-    third, fourth = part(tables, 2 * _LEVELS, _LEVELS), part(tables, 3 * _LEVELS, _LEVELS)
-    for k in range(_LEVELS):
-        second[k], third[k], fourth[k] = first[k] << 8, first[k] << 16, first[k] << 24
-    words = i32_at(plane.ctypes.data, plane.shape[0] * plane.itemsize // 4)
-    for i in range(words.shape[0]):
-        at = np.uint64(plane.ctypes.data) + np.uint64(4 * i)
-        upper = second[load_u8(at + np.uint64(1))] | fourth[load_u8(at + np.uint64(3))]
-        if plane.itemsize == 1:
-            words[i] = upper | (first[load_u8(at)] | third[load_u8(at + np.uint64(2))])
-        else:
-            words[i] = upper
-    for i in range(words.shape[0] * 4 // plane.itemsize, plane.shape[0]):
-        plane[i] = first[np.uint32(plane[i]) >> np.uint32(8 * (plane.itemsize - 1))] << (8 * (plane.itemsize - 1))
-
-
-@kernel
-def _equalize(plane, counts):
-    """Even out the histogram of a plane, by its upper 8 bits, as torchvision does; counts: int32 scratch."""
-    _count(plane, counts)
-    last = _LEVELS - 1
-    while counts[last] == 0:
-        last -= 1
-    step = (plane.shape[0] - counts[last]) // 255
+        tables[k] += tables[_LEVELS + k] + tables[2 * _LEVELS + k] + tables[3 * _LEVELS + k]
+        last = k if tables[k] else last
+    step = (size - tables[last]) // 255
     total = np.int64(step // 2)
     for k in range(_LEVELS):
-        count = counts[k]
-        counts[k] = min(total // step, 255) if step else k
+        count = tables[k]
+        tables[k] = min(total // step, 255) if step else k
         total += count
-    _look_up(plane, counts)
+    for k in range(_LEVELS, _TABLES * _LEVELS):
+        tables[k] = tables[k % _LEVELS] << (8 * (k // _LEVELS))
+    second, third = part(tables, _LEVELS, _LEVELS), part(tables, 2 * _LEVELS, _LEVELS)
+    fourth, words = part(tables, 3 * _LEVELS, _LEVELS), i32_at(start, size * itemsize // 4)
+    for i in range(words.shape[0]):
+        at = start + np.uint64(4 * i)
+        word = second[load_u8(at + np.uint64(1))] | fourth[load_u8(at + np.uint64(3))]
+        if itemsize == 1:
+            word |= tables[np.uint64(load_u8(at))] | third[load_u8(at + np.uint64(2))]
+        words[i] = word
+    for i in range(words.shape[0] * 4 // itemsize, size):
+        plane[i] = tables[np.uint32(plane[i]) >> np.uint32(8 * (itemsize - 1))] << (8 * (itemsize - 1))
 
 
 @kernel
@@ -113,12 +80,6 @@ def _stretch(plane):
     least, scale = np.float32(low), (np.float32(high) - np.float32(low)) * np.float32(1 / np.float64(top))
     for i in range(plane.shape[0]):
         plane[i] = np.int32(min((np.float32(plane[i]) - least) / scale, top))
-
-
-@kernel
-def _sum_rows(above, row, below_it, sums):
-    for x in range(row.shape[0]):
-        sums[x] = np.float32(above[x]) + np.float32(row[x]) + np.float32(below_it[x])
 
 
 @kernel
@@ -154,10 +115,10 @@ def _sharpen(plane, height, width, factor, line):
         here[x] = np.float32(plane[x])
     for y in range(1, height - 1):
         above, here = here, above
-        row = part(plane, y * width, width)
+        row, after = part(plane, y * width, width), part(plane, (y + 1) * width, width)
         for x in range(width):
             here[x] = np.float32(row[x])
-        _sum_rows(above, here, part(plane, (y + 1) * width, width), sums)
+            sums[x] = above[x] + here[x] + np.float32(after[x])
         _sharpen_row(here, sums, part(row, 1, width - 2), alpha, top)
 
 
@@ -195,7 +156,9 @@ def change_tones(pixels, channels, height, width, drawn, line):
     if code == op.POSTERIZE:
         _posterize(part(pixels, 0, channels * plane), np.int64(amount))
     elif code == op.PERMUTE and channels == 3:
-        _permute(pixels, plane, np.int64(drawn[op.COLOR_SOURCES]), np.int64(drawn[op.COLOR_SOURCES + 1]))
+        first, second = np.int64(drawn[op.COLOR_SOURCES]), np.int64(drawn[op.COLOR_SOURCES + 1])
+        _swap(pixels, 0, first, plane)
+        _swap(pixels, 1, second if second else first, plane)
     elif code != op.PERMUTE:
         counts = i32_at(line.ctypes.data, _TABLES * _LEVELS)
         for c in range(channels):
