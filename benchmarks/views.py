@@ -2,8 +2,8 @@
 
 - views: DINO's 2 crops of 224 and 8 of 96 pixels with all its augmentation, from JPEGs of about 500 pixels: a Loader,
   ten Loaders with a view each, and torch's DataLoader with two workers.
-- transforms: one transform after a crop of 224 pixels, in a Loader with one thread, beyond the crop alone; torchvision's
-  on images in memory, with one thread.
+- transforms: one transform after a crop of 224 pixels, in a Loader with one thread, beyond the crop alone; and
+  torchvision's on images in memory, with one thread.
 - files: class folders of JPEGs in a Loader without conversion, the converted dataset, and torch's DataLoader.
 - buckets: batches by aspect ratio against batches of equal sizes, of as many pixels.
 
@@ -22,10 +22,8 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import simplejpeg
 import torch
 from common import in_turns, print_sections, table
@@ -37,7 +35,7 @@ from torch.utils.data import DataLoader, Dataset
 import lmdbloader
 from lmdbloader import Loader, transforms
 
-SECTIONS = ("views", "transforms")
+SECTIONS = ("views", "transforms", "files")
 SIDE, CROP, BATCH, WORKERS = 256, 224, 32, 2
 BILINEAR, BICUBIC = Image.Resampling.BILINEAR, Image.Resampling.BICUBIC
 # Lines that mean the same in lmdbloader.transforms and in torchvision.transforms.v2.
@@ -213,10 +211,30 @@ def each_line(folder: Path, options: argparse.Namespace) -> tuple[str, Any, str]
     return f"Transforms of {CROP} x {CROP} pixels of 8 bits", medians, table(header, rows, markdown=options.markdown)
 
 
+def files(folder: Path, options: argparse.Namespace) -> tuple[str, Any, str]:
+    """Time the usual transforms of a classifier over files that are not converted."""
+    photos, path = prepare(folder, options)
+
+    def steps(t: Any) -> list[Any]:
+        crop = t.RandomResizedCrop(CROP)
+        return [crop, t.RandomHorizontalFlip(), t.ToDtype(torch.float32, scale=True), t.Normalize(MEAN, STD)]
+
+    how: dict[str, Any] = {"shuffle": True, "seed": 0, "transforms": steps(transforms), "num_threads": WORKERS}
+    ways: dict[str, Any] = {FILES: Loader(photos, BATCH, **how), CONVERTED: Loader(path, BATCH, **how)}
+    ways[PILLOW] = DataLoader(Folder(photos, CROP), BATCH, shuffle=True, num_workers=WORKERS)
+    v2 = torchvision()
+    if v2 is not None:
+        dataset = Files(photos, [v2.Compose(steps(v2))])
+        ways[TORCHVISION] = DataLoader(dataset, BATCH, shuffle=True, num_workers=WORKERS)
+    figures = take_turns(ways, options.turns)
+    title = f"Files: RandomResizedCrop({CROP}) and a flip from JPEGs of 500 x 375 pixels"
+    return title, figures, table(HEADER, rows_of(figures, FILES, 1e3), markdown=options.markdown)
+
+
 def run(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Any, str]]:
     """Yield the title, figures and text of each section."""
     torch.set_num_threads(1)
-    sections = {"views": views, "transforms": each_line}
+    sections = {"views": views, "transforms": each_line, "files": files}
     for name in options.sections:
         yield sections[name](folder, options)
 
