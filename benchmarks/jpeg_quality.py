@@ -83,18 +83,11 @@ def fidelity(stored: Path, pixels: Path) -> float:
     return 10 * math.log10(255**2 / error)
 
 
-def train(
-    datasets: dict[str, Path], pixels: Path, *, epochs: int, seed: int
-) -> tuple[float, list[tuple[float, float]]]:
-    """Train a fresh model; return its last loss, and (top-1, loss) on its own images and on those stored as pixels."""
+def train(loader: lmdbloader.Loader, num_classes: int, *, epochs: int, seed: int) -> tuple[torch.nn.Module, float]:
+    """Train a fresh model on a Loader's batches; return it and its last loss."""
     torch.manual_seed(seed)
-    num_classes = len(lmdbloader.LMDBDataset(datasets["train"]).classes)
     model = build_model("tiny", num_classes).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = torch.optim.SGD(parameter_groups(model, RECIPE.weight_decay), lr=RATE, momentum=0.9, nesterov=True)
-    loader = lmdbloader.Loader(
-        lmdbloader.LMDBDataset(datasets["train"]), BATCH_SIZE, shuffle=True, seed=seed, drop_last=True, num_threads=1,
-        transforms=RECIPE.training_transforms(TRAINED, torch.float32), memory_format=torch.channels_last,
-    )  # fmt: skip
     loss = 0.0
     for epoch in range(epochs):
 
@@ -107,15 +100,30 @@ def train(
             model, optimizer, loader, precision=PRECISION, label_smoothing=RECIPE.label_smoothing,
             before_step=before_step,
         ).loss  # fmt: skip
-    scores = []
-    for place in (datasets["val"], pixels):
-        scored = lmdbloader.Loader(
-            lmdbloader.LMDBDataset(place), BATCH_SIZE, num_threads=1, memory_format=torch.channels_last,
-            transforms=RECIPE.evaluation_transforms(TRAINED, torch.float32),
-        )  # fmt: skip
-        accuracy = evaluate(model, scored, precision=PRECISION)
-        scores.append((accuracy.top1, accuracy.loss / accuracy.num_images))
-    return loss, scores
+    return model, loss
+
+
+def train_and_score(
+    datasets: dict[str, Path], pixels: Path, *, epochs: int, seed: int
+) -> tuple[float, list[tuple[float, float]]]:
+    """Train a fresh model; return its last loss, and (top-1, loss) on its own images and on those stored as pixels."""
+    dataset = lmdbloader.LMDBDataset(datasets["train"])
+    loader = lmdbloader.Loader(
+        dataset, BATCH_SIZE, shuffle=True, seed=seed, drop_last=True, num_threads=1,
+        transforms=RECIPE.training_transforms(TRAINED, torch.float32), memory_format=torch.channels_last,
+    )  # fmt: skip
+    model, loss = train(loader, len(dataset.classes), epochs=epochs, seed=seed)
+    return loss, [score(model, place) for place in (datasets["val"], pixels)]
+
+
+def score(model: torch.nn.Module, place: Path) -> tuple[float, float]:
+    """Return the top-1 accuracy and the loss of a model on a dataset."""
+    scored = lmdbloader.Loader(
+        lmdbloader.LMDBDataset(place), BATCH_SIZE, num_threads=1, memory_format=torch.channels_last,
+        transforms=RECIPE.evaluation_transforms(TRAINED, torch.float32),
+    )  # fmt: skip
+    accuracy = evaluate(model, scored, precision=PRECISION)
+    return accuracy.top1, accuracy.loss / accuracy.num_images
 
 
 def run(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Any, str]]:
@@ -136,7 +144,7 @@ def run(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Any, s
         pixels = store(pieces, None)
         for quality in (*qualities, None):
             datasets = pixels if quality is None else store(pieces, quality)
-            loss, (own, on_pixels) = train(datasets, pixels["val"], epochs=epochs, seed=seed)
+            loss, (own, on_pixels) = train_and_score(datasets, pixels["val"], epochs=epochs, seed=seed)
             info = lmdbloader.info(datasets["train"])
             result = Result(
                 info.sizes["payload_nbytes"] / (count * len(PHOTOGRAPHS)),
