@@ -1,0 +1,118 @@
+"""Trains a small ResNet with RandAugment in compiled code and with torchvision v2's, and without it.
+
+All read the same datasets with the same crops, flips, order and weights; only RandAugment is drawn differently. The
+differences have the 95 % intervals of scripts/compare_training.py. torchvision changes one image after the other, in
+Python.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from common import print_sections, table
+
+if __name__ == "__main__":
+    # What scripts share among themselves; tests and others have it on their path.
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
+
+from comparison.statistics import Interval, difference
+from demos.class_folders import find_photographs, make_class_folders
+from jpeg_quality import BATCH_SIZE, PHOTOGRAPHS, RECIPE, STORED, TRAINED, score, store, train
+from torchvision.transforms import v2
+
+import lmdbloader
+from lmdbloader.transforms import RandomHorizontalFlip, RandomResizedCrop
+
+OURS, THEIRS, WITHOUT = "lmdbloader", "torchvision v2", "without RandAugment"
+NUM_TRAIN, NUM_VAL, EPOCHS, SEEDS = 60, 60, 16, 10
+
+
+def loader_of(path: Path, way: str, seed: int) -> lmdbloader.Loader:
+    """Return the batches of a training."""
+    steps: list[Any] = [RandomResizedCrop(TRAINED), RandomHorizontalFlip()]
+    ends = {module: [module.ToDtype(torch.float32, scale=True), module.Normalize(RECIPE.mean, RECIPE.std)]
+            for module in (lmdbloader.transforms, v2)}  # fmt: skip
+    dataset = lmdbloader.LMDBDataset(path)
+    if way == THEIRS:
+        dataset = lmdbloader.LMDBDataset(path, transform=v2.Compose([v2.RandAugment(2, 9), *ends[v2]]))
+    else:
+        steps += [lmdbloader.transforms.RandAugment(2, 9)] if way == OURS else []
+        steps += ends[lmdbloader.transforms]
+    return lmdbloader.Loader(
+        dataset, BATCH_SIZE, shuffle=True, seed=seed, drop_last=True, num_threads=1, transforms=steps,
+        memory_format=torch.channels_last,
+    )  # fmt: skip
+
+
+def shown(interval: Interval, unit: float, digits: int) -> str:
+    """Return a difference with its interval."""
+    ends = [] if interval.low is None or interval.high is None else [interval.low, interval.high]
+    low_high = ", ".join(f"{unit * end:+.{digits}f}" for end in ends)
+    return f"{unit * interval.value:+.{digits}f} [{low_high}]"
+
+
+def run(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Any, str]]:
+    """Yield the one section: every training, in turns."""
+    torch.set_num_threads(1)  # small steps are several times slower with two where others use the second core
+    home = find_photographs()
+    scores: dict[str, list[float]] = {}
+    losses: dict[str, list[float]] = {}
+    for seed in range(options.seeds):
+        pieces = folder / f"pieces-{seed}"
+        make_class_folders(
+            pieces, num_train=options.num_train, num_val=options.num_val, sides=(STORED, STORED), suffix=".png",
+            seed=seed, photographs=[home / f"{name}.png" for name in PHOTOGRAPHS],
+        )  # fmt: skip
+        datasets = store(pieces, None)
+        for way in options.ways:
+            batches = loader_of(datasets["train"], way, seed)
+            model, loss = train(batches, len(PHOTOGRAPHS), epochs=options.epochs, seed=seed)
+            scores.setdefault(way, []).append(score(model, datasets["val"])[0])
+            losses.setdefault(way, []).append(loss)
+            print(json.dumps([seed, way, scores[way][-1], loss]), file=sys.stderr, flush=True)
+        shutil.rmtree(pieces)
+    rows = []
+    for way, found in scores.items():
+        apart = ["", ""]
+        if way != THEIRS and THEIRS in scores:
+            apart[0] = shown(difference(losses[way], losses[THEIRS]), 1, 3)
+            apart[1] = shown(difference(found, scores[THEIRS]), 100, 1)
+        rows.append([way, f"{fmean(losses[way]):.3f}", apart[0], f"{fmean(found):.1%}", apart[1]])
+    header = [
+        "RandAugment(2, 9)",
+        "training loss",
+        "more than torchvision's",
+        "top-1",
+        "points more than torchvision's",
+    ]
+    figures = {"top1": scores, "loss": losses}
+    yield f"RandAugment over {options.seeds} seeds", figures, table(header, rows, markdown=options.markdown)
+
+
+def main() -> None:
+    """Train and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--folder", type=Path, help="write here (default: a temporary folder)")
+    add("--seeds", type=int, default=SEEDS)
+    add("--epochs", type=int, default=EPOCHS)
+    add("--num-train", type=int, default=NUM_TRAIN, help="images of a class to train on")
+    add("--num-val", type=int, default=NUM_VAL, help="images of a class to score")
+    add("--ways", nargs="+", choices=(OURS, THEIRS, WITHOUT), default=(OURS, THEIRS, WITHOUT))
+    add("--markdown", action="store_true", help="print tables for the documentation")
+    add("--json", type=Path, metavar="FILE", help="write every figure to this file")
+    options = parser.parse_args()
+    print_sections(partial(run, options=options), "A small ResNet trained with RandAugment", options)
+
+
+if __name__ == "__main__":
+    main()
