@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -417,6 +418,18 @@ def test_timm_evaluates_as_its_own_loader(path: Path) -> None:
     theirs = [expected(Image.fromarray(sample.image.permute(1, 2, 0).numpy())) for sample in LMDBDataset(path)]
     assert float((ours - torch.stack(theirs)).abs().max()) < 0.02  # one level of a pixel
     assert [label for _, labels in loader for label in labels.tolist()] == list(range(COUNT))
+
+
+def test_timms_policies_are_refused_with_the_nearest_one(path: Path) -> None:
+    pytest.importorskip("timm")
+    from lmdbloader.integrations.timm import create_loader
+
+    with pytest.raises(OptionError, match="RandAugment") as caught:
+        create_loader(path, 24, BATCH, is_training=True, auto_augment="rand-m9-mstd0.5-inc1")
+    line = re.search(r"transforms=\[\.\.\., (.*), \.\.\.\]", str(caught.value))
+    assert line is not None
+    steps = eval(f"[RandomResizedCrop(24), {line[1]}]", vars(lmdbloader.transforms))
+    assert len(next(iter(Loader(path, BATCH, shuffle=True, transforms=steps)))[0]) == BATCH
 
 
 # The others

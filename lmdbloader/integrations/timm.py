@@ -17,6 +17,7 @@ from lmdbloader.loader.loader import Loader
 from lmdbloader.transforms import (
     CenterCrop,
     ColorJitter,
+    GaussianBlur,
     Normalize,
     RandomErasing,
     RandomGrayscale,
@@ -35,8 +36,10 @@ _NO_EFFECT = {"num_workers", "pin_memory", "persistent_workers", "use_multi_epoc
 _DONE = {
     *("dataset", "input_size", "batch_size", "is_training", "no_aug", "re_prob", "re_mode", "scale", "ratio", "hflip"),
     *("vflip", "color_jitter", "color_jitter_prob", "grayscale_prob", "interpolation", "mean", "std", "distributed"),
-    *("crop_pct", "img_dtype", "device", "use_prefetcher"),
+    *("crop_pct", "img_dtype", "device", "use_prefetcher", "gaussian_blur_prob"),
 }
+# Of torchvision's policies to "rand-m9", whose magnitudes end at 10 instead of 30, and which does half of what it draws.
+_NEAREST = "*2 * [RandomApply([RandAugment(1, 27)])]"
 
 
 class _Loader(Loader):
@@ -120,11 +123,14 @@ def _transforms(a: SimpleNamespace) -> list[Transform]:
         factors = a.color_jitter if isinstance(a.color_jitter, list | tuple) else [a.color_jitter] * 3
         steps.append(ColorJitter(*factors, p=1.0 if a.color_jitter_prob is None else a.color_jitter_prob))
     steps += [RandomGrayscale(a.grayscale_prob)] if a.grayscale_prob else []
+    blurred = getattr(a, "gaussian_blur_prob", 0)
+    steps += [GaussianBlur(23, p=blurred)] if blurred else []
     erasing = RandomErasing(a.re_prob, scale=(0.02, 1 / 3), ratio=(0.3, 1 / 0.3), value=0)
     return [*steps, *end, *([erasing] if a.re_prob else [])]
 
 
 def _refusal(name: str, value: object) -> OptionError:
-    return OptionError(
-        f"create_loader({name}={value!r}): compiled transforms cannot do this. Leave it out, or use timm's loader."
-    )
+    way = "Leave it out, or use timm's loader."
+    if name == "auto_augment":
+        way = f"Use timm's loader, or one of torchvision's policies: Loader(..., transforms=[..., {_NEAREST}, ...])."
+    return OptionError(f"create_loader({name}={value!r}): compiled transforms cannot do this. {way}")
