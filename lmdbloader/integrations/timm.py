@@ -38,7 +38,7 @@ _DONE = {
     *("vflip", "color_jitter", "color_jitter_prob", "grayscale_prob", "interpolation", "mean", "std", "distributed"),
     *("crop_pct", "img_dtype", "device", "use_prefetcher", "gaussian_blur_prob"),
 }
-# Of torchvision's policies to "rand-m9", whose magnitudes end at 10 instead of 30, and which does half of what it draws.
+# Near to timm's "rand-m9": its magnitudes end at 10, not at 30, and it does half of what it draws.
 _NEAREST = "*2 * [RandomApply([RandAugment(1, 27)])]"
 
 
