@@ -177,12 +177,16 @@ def views(folder: Path, options: argparse.Namespace) -> tuple[str, Any, str]:
     return title, figures, table(HEADER, rows_of(shown, VIEWS, 1e3), markdown=options.markdown)
 
 
+def made(line: str, module: Any) -> Any:
+    """Return the transform that a line makes with the names of a module."""
+    return eval(line, {"BILINEAR": BILINEAR, line.partition("(")[0]: getattr(module, line.partition("(")[0])})
+
+
 def each_line(folder: Path, options: argparse.Namespace) -> tuple[str, Any, str]:
     """Time one transform after the other."""
     path = folder / "squares.lmdb"
     if not path.exists():
         write_images(path, SIDE, options.images)
-    names = {"BILINEAR": BILINEAR}
     v2, crop = torchvision(), transforms.RandomCrop(CROP)
     stack = torch.stack([s.image[:, 16 : 16 + CROP, 16 : 16 + CROP] for s in lmdbloader.LMDBDataset(path)])
 
@@ -197,10 +201,10 @@ def each_line(folder: Path, options: argparse.Namespace) -> tuple[str, Any, str]
 
     runs: dict[str, Callable[[int], int]] = {}
     for name in (CROP_ALONE, *options.lines):
-        steps = [crop, *([] if name == CROP_ALONE else [eval(name, vars(transforms) | names)])]
+        steps = [crop, *([] if name == CROP_ALONE else [made(name, transforms)])]
         runs[name] = partial(ours, Loader(path, BATCH, shuffle=True, seed=0, transforms=steps, num_threads=1))
         if v2 is not None and name != CROP_ALONE:
-            runs[f"{name}, torchvision"] = partial(theirs, eval(name, vars(v2) | names))
+            runs[f"{name}, torchvision"] = partial(theirs, made(name, v2))
     medians = {name: 1e6 * statistics.median(found) for name, found in in_turns(runs, options.turns).items()}
     rows = []
     for name in options.lines:
