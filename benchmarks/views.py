@@ -35,7 +35,7 @@ from torch.utils.data import DataLoader, Dataset
 import lmdbloader
 from lmdbloader import Loader, transforms
 
-SECTIONS = ("views", "transforms", "files")
+SECTIONS = ("views", "transforms", "files", "buckets")
 SIDE, CROP, BATCH, WORKERS = 256, 224, 32, 2
 BILINEAR, BICUBIC = Image.Resampling.BILINEAR, Image.Resampling.BICUBIC
 # Lines that mean the same in lmdbloader.transforms and in torchvision.transforms.v2.
@@ -59,6 +59,7 @@ LINES = (
 CROP_ALONE = "the crop alone"
 VIEWS, SEPARATE, TORCHVISION = "one Loader, 10 views", "10 Loaders, 1 view each", "DataLoader, torchvision v2"
 FILES, CONVERTED, PILLOW = "Loader over the files", "Loader over the dataset", "DataLoader, Pillow"
+EQUAL, BUCKETS = "equal sizes", "buckets"
 
 
 def torchvision() -> Any:
@@ -235,10 +236,26 @@ def files(folder: Path, options: argparse.Namespace) -> tuple[str, Any, str]:
     return title, figures, table(HEADER, rows_of(figures, FILES, 1e3), markdown=options.markdown)
 
 
+def buckets(folder: Path, options: argparse.Namespace) -> tuple[str, Any, str]:
+    """Time batches of images that keep their shapes."""
+    _, path = prepare(folder, options)
+    floats = [transforms.ToDtype(torch.float32, scale=True), transforms.Normalize(MEAN, STD)]
+    how: dict[str, Any] = {"shuffle": True, "seed": 0, "num_threads": WORKERS}
+    equal = [transforms.Resize((CROP, CROP)), transforms.RandomHorizontalFlip(), *floats]
+    shapes = lmdbloader.Buckets(CROP * CROP, multiple_of=16)
+    ways = {
+        EQUAL: Loader(path, BATCH, transforms=equal, **how),
+        BUCKETS: Loader(path, BATCH, transforms=equal[1:], buckets=shapes, **how),
+    }
+    figures = take_turns(ways, options.turns)
+    title = f"Buckets: whole images of about {CROP * CROP:,} pixels, of JPEGs of 500 x 375 and 375 x 500"
+    return title, figures, table(HEADER, rows_of(figures, EQUAL, 1e3), markdown=options.markdown)
+
+
 def run(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Any, str]]:
     """Yield the title, figures and text of each section."""
     torch.set_num_threads(1)
-    sections = {"views": views, "transforms": each_line, "files": files}
+    sections = {"views": views, "transforms": each_line, "files": files, "buckets": buckets}
     for name in options.sections:
         yield sections[name](folder, options)
 
