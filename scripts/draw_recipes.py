@@ -7,7 +7,7 @@ python scripts/draw_recipes.py --out DIR      # into another folder
 from __future__ import annotations
 
 import argparse
-import contextlib
+import os
 import re
 import tempfile
 from collections.abc import Sequence
@@ -20,39 +20,36 @@ from draw_gallery import GAP, GROUND, LETTERS, WIDTH, Pixels, pixels
 from PIL import Image, ImageDraw
 
 import lmdbloader
-from lmdbloader.transforms import Normalize, ToDtype
+from lmdbloader.transforms import Normalize, ToDtype, Views
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "how-to" / "self-supervision.md"
-PHOTOGRAPHS = ("chelsea", "coffee")
-COLORS = ((255, 214, 10), (100, 210, 255), (255, 105, 97), (48, 209, 88))
-DIM = 0.16
-# Of choices that say most.
-SEEDS = {"MAE": 4, "I-JEPA": 4}
-
-
-def names_of_page(folder: Path) -> dict[str, Any]:
-    """Run the Python of the page in a folder with a dataset, and return its names."""
-    blocks = re.findall(r"(?ms)^```python\n(.*?)^```$", PAGE.read_text("utf-8"))
-    namespace: dict[str, Any] = {"__name__": "__main__"}
-    with contextlib.chdir(folder):
-        for block in blocks:
-            exec(compile(block, PAGE.name, "exec"), namespace)
-    return namespace
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "how-to" / "self-supervision.md"
+COLORS = ((255, 214, 10), (100, 210, 255), (48, 209, 88), (255, 105, 97))
+# For each method, of choices that say most, and what is above the first row of its picture.
+SHOWN = {
+    "SimCLR": (1, "two windows of a photograph", "first view", "second view"),
+    "BYOL": (1, "two windows of a photograph", "first view: blurred", "second: some solarized"),
+    "DINO": (1, "ten windows of a photograph", "first large view", "second large view"),
+    "MAE": (4, "a crop of 224 pixels", "the encoder sees 49 patches", "and paints 147"),
+    "I-JEPA": (4, "a crop of 224 pixels", "the context", "the four targets"),
+}
+Row = list[Pixels]
 
 
-def bytes_of(steps: Sequence[Any]) -> list[Any]:
-    """Return the transforms of a view without those that make floats, which cannot be shown."""
-    return [step for step in steps if not isinstance(step, ToDtype | Normalize)]
+def photographs() -> list[Pixels]:
+    """Return two photographs, each (H, W, 3) uint8."""
+    from skimage import data
+
+    return [data.chelsea(), data.coffee()]
 
 
-def shown(image: Pixels, patches: Any, grid: int) -> Pixels:
-    """Return a square image with all patches but some darkened."""
-    mask = np.zeros(grid * grid, bool)
-    mask[np.asarray(patches)] = True
-    size = image.shape[0] // grid
-    keep = np.kron(mask.reshape(grid, grid), np.ones((size, size)))[..., None]
-    return np.asarray(np.where(keep > 0, image, image * DIM + 10), np.uint8)
+def load(steps: Sequence[Any] | Views, seed: int) -> Any:
+    """Return both photographs through transforms, without those that make floats, which cannot be shown."""
+
+    def of_bytes(each: Sequence[Any]) -> list[Any]:
+        return [step for step in each if not isinstance(step, ToDtype | Normalize)]
+
+    kept: Any = Views(*map(of_bytes, steps)) if isinstance(steps, Views) else of_bytes(steps)
+    return next(iter(lmdbloader.Loader("photos.lmdb", 2, shuffle=False, transforms=kept, seed=seed)))
 
 
 def framed(image: Pixels, boxes: Sequence[Sequence[float]], colors: Any = COLORS, width: int = 3) -> Pixels:
@@ -63,76 +60,99 @@ def framed(image: Pixels, boxes: Sequence[Sequence[float]], colors: Any = COLORS
     return np.asarray(drawn)
 
 
-def sheet(rows: Sequence[Sequence[tuple[str, Pixels]]]) -> Image.Image:
-    """Return rows of images of one height each, under their captions."""
+def among(image: Pixels, patches: Any, grid: int) -> Pixels:
+    """Return a square image with all patches but some darkened."""
+    mask = np.isin(np.arange(grid * grid), patches).reshape(grid, grid)
+    keep = np.kron(mask, np.ones((image.shape[0] // grid,) * 2, bool))[..., None]
+    return np.where(keep, image, image * 0.16 + 10).astype(np.uint8)
+
+
+def window_of(corners: torch.Tensor, size: int, photograph: Pixels) -> list[float]:
+    """Return (left, top, right, bottom) of a view in its photograph, from where its first and last corner went."""
+    (x0, y0), (x1, y1) = corners.tolist()
+    height, width = photograph.shape[:2]
+    across, down = (
+        sorted(-start * side / (end - start) + at * side / (end - start) for at in (0, size))
+        for start, end, side in ((x0, x1, width), (y0, y1, height))
+    )
+    return [across[0], down[0], across[1], down[1]]
+
+
+def of_views(views: Views, seed: int) -> list[Row]:
+    """Return photographs with the windows of all views, and the views; of ten, those of one photograph."""
+    batch, rows = load(views, seed), []
+    colors = [COLORS[min(k, 2)] for k in range(len(views))]
+    for number, photograph in enumerate(photographs()[: 1 if len(views) > 2 else 2]):
+        images = [pixels(view[number]) for view in batch.image]
+        corners = [view[number] for view in batch.points]
+        windows = [window_of(each, len(image), photograph) for each, image in zip(corners, images, strict=True)]
+        own = [framed(image, [(0, 0, len(image), len(image))], [color], len(image) // 32)
+               for image, color in zip(images, colors, strict=True)]  # fmt: skip
+        rows.append([framed(photograph, windows[::-1], colors[::-1]), *own[:2]])
+        if len(views) > 2:
+            rows.append(own[2:])
+    return rows
+
+
+def mae(page: dict[str, Any], seed: int) -> list[Row]:
+    """Return crops, the patches that are seen, and those that are not."""
+    torch.manual_seed(seed)
+    images = load(page["mae"], seed).image
+    return [
+        [pixels(image), among(pixels(image), seen, 14), among(pixels(image), np.setdiff1d(np.arange(196), seen), 14)]
+        for image, seen in zip(images, page["visible_patches"](images), strict=True)
+    ]
+
+
+def jepa(page: dict[str, Any], seed: int) -> list[Row]:
+    """Return crops, their contexts, and their targets."""
+    batch, rows = load(page["jepa"], seed), []
+    for image, context, targets in zip(batch["image"], batch["context"], batch["targets"].numpy(), strict=True):
+        places = [np.divmod(target, 16) for target in targets]
+        boxes = [14 * np.array([x.min(), y.min(), x.max() + 1, y.max() + 1]) for y, x in places]
+        rows.append([pixels(image), among(pixels(image), context, 16)])
+        rows[-1].append(framed(among(pixels(image), targets, 16), boxes))
+    return rows
+
+
+def sheet(captions: Sequence[str], rows: Sequence[Row]) -> Image.Image:
+    """Return rows of images of one height each, the first one under its captions."""
     from lmdbloader.show.drawing import font_of
 
     strips = []
     for row in rows:
-        room = WIDTH - GAP * (len(row) - 1)
-        height = round(room / sum(image.shape[1] / image.shape[0] for _, image in row))
-        above = LETTERS + 8 if any(caption for caption, _ in row) else 0
-        strip, left = Image.new("RGB", (WIDTH, above + height + GAP), GROUND), 0
-        for caption, image in row:
+        height = round((WIDTH - GAP * (len(row) - 1)) / sum(image.shape[1] / image.shape[0] for image in row))
+        above, left = 0 if strips else LETTERS + 8, 0
+        strip = Image.new("RGB", (WIDTH, above + height + GAP), GROUND)
+        for number, image in enumerate(row):
             width = round(height * image.shape[1] / image.shape[0])
             strip.paste(Image.fromarray(image).resize((width, height), Image.Resampling.LANCZOS), (left, above))
-            ImageDraw.Draw(strip).text((left + 4, 2), caption, fill="white", font=font_of(LETTERS - 3))
+            if not strips:
+                ImageDraw.Draw(strip).text((left + 4, 2), captions[number], fill="white", font=font_of(LETTERS - 3))
             left += width + GAP
         strips.append(np.asarray(strip))
     return Image.fromarray(np.concatenate(strips)[:-GAP])
 
 
-def load(steps: Any, seed: int) -> Any:
-    """Return both photographs through transforms."""
-    return next(iter(lmdbloader.Loader("photos.lmdb", 2, shuffle=False, transforms=steps, seed=seed)))
-
-
-def mae(page: dict[str, Any]) -> Image.Image:
-    """Return a crop, the patches that are seen, and those that are not."""
-    torch.manual_seed(1)
-    rows = []
-    for image in load(bytes_of(page["mae"]), seed=SEEDS["MAE"]).image:
-        seen = page["visible_patches"](image[None])[0]
-        rest, plain = np.setdiff1d(np.arange(14 * 14), seen), pixels(image)
-        captions = ("", "", "") if rows else ("a crop of 224 pixels", "the encoder sees 49 patches", "and paints 147")
-        rows.append(list(zip(captions, (plain, shown(plain, seen, 14), shown(plain, rest, 14)), strict=True)))
-    return sheet(rows)
-
-
-def jepa(page: dict[str, Any]) -> Image.Image:
-    """Return a crop, its context, and its targets."""
-    rows, size = [], 14
-    batch = load([*bytes_of(page["jepa"][:-1]), page["BlockMasks"]()], seed=SEEDS["I-JEPA"])
-    for image, context, targets in zip(batch["image"], batch["context"], batch["targets"], strict=True):
-        plain, boxes = pixels(image), []
-        for target in targets.numpy():
-            down, across = np.divmod(target, 16)
-            boxes.append((across.min() * size, down.min() * size, (across.max() + 1) * size, (down.max() + 1) * size))
-        targeted = framed(shown(plain, targets.flatten(), 16), boxes)
-        captions = ("", "", "") if rows else ("a crop of 224 pixels", "the context", "the four targets")
-        rows.append(list(zip(captions, (plain, shown(plain, context, 16), targeted), strict=True)))
-    return sheet(rows)
-
-
-PICTURES = {"MAE": mae, "I-JEPA": jepa}
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Draw all pictures."""
-    import skimage.data
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=PAGE.parent / "pictures", metavar="DIR", help="[%(default)s]")
     out: Path = parser.parse_args(arguments).out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="lmdbloader-recipes-") as temporary:
-        samples = [{"image": getattr(skimage.data, name)()} for name in PHOTOGRAPHS]
-        lmdbloader.write(samples, Path(temporary, "photos.lmdb"), codec="raw", workers=1)
-        page = names_of_page(Path(temporary))
-        with contextlib.chdir(temporary):
-            for name, draw in PICTURES.items():
-                draw(page).save(out / f"{name}.jpg", quality=88, optimize=True)
-    print(f"{len(PICTURES)} pictures in {out}")
+    page: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="lmdbloader-recipes-") as folder:
+        os.chdir(folder)  # the code of the page names a dataset there
+        samples = [{"image": each, "points": [[0, 0], each.shape[1::-1]]} for each in photographs()]
+        declared = {"points": lmdbloader.fields.Points()}
+        lmdbloader.write(samples, "photos.lmdb", fields=declared, codec="raw", workers=1)
+        for block in re.findall(r"(?ms)(?<!no-test -->\n)^```python\n(.*?)^```$", PAGE.read_text("utf-8")):
+            exec(compile(block, PAGE.name, "exec"), page)
+        for name, (seed, *captions) in SHOWN.items():
+            other = {"MAE": mae, "I-JEPA": jepa}.get(name)
+            rows = of_views(page[name.lower()], seed) if other is None else other(page, seed)
+            sheet(captions, rows).save(out / f"{name}.jpg", quality=88, optimize=True)
+    print(f"{len(SHOWN)} pictures in {out}")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,9 @@ _SOUGHT = {
     "how-to/transform": """
         normalization, normalize, data augmentation, augmentation, mixup, cutmix, bfloat16, progressive resizing
     """,
+    "how-to/self-supervision": """
+        self-supervised, SSL, contrastive, multi-crop, SimCLR, BYOL, DINO, MAE, I-JEPA, lightly
+    """,
     "how-to/dataloader": "transformed, worker processes",
     "how-to/resume": "resume, checkpoint, StatefulDataLoader",
     "reference/loading": "pin memory, pin_memory, prefetch, channels_last, non_blocking",
