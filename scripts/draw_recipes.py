@@ -88,7 +88,7 @@ def of_views(views: Views, seed: int) -> list[Row]:
         windows = [window_of(each, len(image), photograph) for each, image in zip(corners, images, strict=True)]
         own = [framed(image, [(0, 0, len(image), len(image))], [color], len(image) // 32)
                for image, color in zip(images, colors, strict=True)]  # fmt: skip
-        rows.append([framed(photograph, windows[::-1], colors[::-1]), *own[:2]])
+        rows.append([framed(photograph, windows[::-1], colors[::-1], 4), *own[:2]])
         if len(views) > 2:
             rows.append(own[2:])
     return rows
