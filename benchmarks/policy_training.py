@@ -24,7 +24,7 @@ if __name__ == "__main__":
     # What scripts share among themselves; tests and others have it on their path.
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
-from comparison.statistics import Interval, difference
+from comparison.statistics import mean
 from demos.class_folders import find_photographs, make_class_folders
 from jpeg_quality import BATCH_SIZE, PHOTOGRAPHS, RECIPE, STORED, TRAINED, score, store, train
 from torchvision.transforms import v2
@@ -33,7 +33,6 @@ import lmdbloader
 from lmdbloader.transforms import RandomHorizontalFlip, RandomResizedCrop
 
 OURS, THEIRS, WITHOUT = "lmdbloader", "torchvision v2", "without RandAugment"
-NUM_TRAIN, NUM_VAL, EPOCHS, SEEDS = 60, 60, 16, 10
 
 
 def loader_of(path: Path, way: str, seed: int) -> lmdbloader.Loader:
@@ -53,11 +52,10 @@ def loader_of(path: Path, way: str, seed: int) -> lmdbloader.Loader:
     )  # fmt: skip
 
 
-def shown(interval: Interval, unit: float, digits: int) -> str:
-    """Return a difference with its interval."""
-    ends = [] if interval.low is None or interval.high is None else [interval.low, interval.high]
-    low_high = ", ".join(f"{unit * end:+.{digits}f}" for end in ends)
-    return f"{unit * interval.value:+.{digits}f} [{low_high}]"
+def apart(ours: list[float], theirs: list[float], unit: float) -> str:
+    """Return a difference and its interval; the runs of a seed are a pair, with the same images and weights."""
+    found = mean([unit * (one - other) for one, other in zip(ours, theirs, strict=True)])
+    return f"{found.value:+.3g}" + ("" if found.low is None else f" [{found.low:+.3g}, {found.high:+.3g}]")
 
 
 def run(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Any, str]]:
@@ -69,11 +67,11 @@ def run(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Any, s
     for seed in range(options.seeds):
         pieces = folder / f"pieces-{seed}"
         make_class_folders(
-            pieces, num_train=options.num_train, num_val=options.num_val, sides=(STORED, STORED), suffix=".png",
+            pieces, num_train=options.images, num_val=options.images, sides=(STORED, STORED), suffix=".png",
             seed=seed, photographs=[home / f"{name}.png" for name in PHOTOGRAPHS],
         )  # fmt: skip
         datasets = store(pieces, None)
-        for way in options.ways:
+        for way in (OURS, THEIRS, WITHOUT):
             batches = loader_of(datasets["train"], way, seed)
             model, loss = train(batches, len(PHOTOGRAPHS), epochs=options.epochs, seed=seed)
             scores.setdefault(way, []).append(score(model, datasets["val"])[0])
@@ -82,18 +80,9 @@ def run(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Any, s
         shutil.rmtree(pieces)
     rows = []
     for way, found in scores.items():
-        apart = ["", ""]
-        if way != THEIRS and THEIRS in scores:
-            apart[0] = shown(difference(losses[way], losses[THEIRS]), 1, 3)
-            apart[1] = shown(difference(found, scores[THEIRS]), 100, 1)
-        rows.append([way, f"{fmean(losses[way]):.3f}", apart[0], f"{fmean(found):.1%}", apart[1]])
-    header = [
-        "RandAugment(2, 9)",
-        "training loss",
-        "more than torchvision's",
-        "top-1",
-        "points more than torchvision's",
-    ]
+        changes = [apart(losses[way], losses[THEIRS], 1), apart(found, scores[THEIRS], 100)]
+        rows.append([way, f"{fmean(losses[way]):.3f}", changes[0], f"{fmean(found):.1%}", changes[1]])
+    header = ["RandAugment(2, 9)", "training loss", "above torchvision's", "top-1", "points above torchvision's"]
     figures = {"top1": scores, "loss": losses}
     yield f"RandAugment over {options.seeds} seeds", figures, table(header, rows, markdown=options.markdown)
 
@@ -103,11 +92,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--folder", type=Path, help="write here (default: a temporary folder)")
-    add("--seeds", type=int, default=SEEDS)
-    add("--epochs", type=int, default=EPOCHS)
-    add("--num-train", type=int, default=NUM_TRAIN, help="images of a class to train on")
-    add("--num-val", type=int, default=NUM_VAL, help="images of a class to score")
-    add("--ways", nargs="+", choices=(OURS, THEIRS, WITHOUT), default=(OURS, THEIRS, WITHOUT))
+    add("--seeds", type=int, default=10)
+    add("--epochs", type=int, default=16)
+    add("--images", type=int, default=60, help="of a class to train on, and to score")
     add("--markdown", action="store_true", help="print tables for the documentation")
     add("--json", type=Path, metavar="FILE", help="write every figure to this file")
     options = parser.parse_args()
