@@ -82,6 +82,7 @@ BENCHMARKS = {
     "many_samples.py": (3, ORDERS, 0),
     "overhead.py": (3, ["1", "10", "100"], 0),
     "read.py": (2, READ, 0),
+    "views.py": (4, ["equal sizes", "buckets"], 3),
     "write.py": (1, WRITTEN, 0),
 }
 
