@@ -33,6 +33,7 @@ import lmdbloader
 from lmdbloader.transforms import RandomHorizontalFlip, RandomResizedCrop
 
 OURS, THEIRS, WITHOUT = "lmdbloader", "torchvision v2", "without RandAugment"
+WAYS, TITLE = (OURS, THEIRS, WITHOUT), "RandAugment(2, 9) from lmdbloader and from torchvision"
 
 
 def loader_of(path: Path, way: str, seed: int) -> lmdbloader.Loader:
@@ -62,20 +63,21 @@ def run(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Any, s
     """Yield the one section: every training, in turns."""
     torch.set_num_threads(1)  # small steps are several times slower with two where others use the second core
     home = find_photographs()
-    scores: dict[str, list[float]] = {}
-    losses: dict[str, list[float]] = {}
-    for seed in range(options.seeds):
+    kept = json.loads(options.json.read_text("utf-8"))[TITLE] if options.json and options.json.exists() else {}
+    scores: dict[str, list[float]] = kept.get("top1", {way: [] for way in WAYS})
+    losses: dict[str, list[float]] = kept.get("loss", {way: [] for way in WAYS})
+    for seed in range(len(scores[OURS]), options.seeds):
         pieces = folder / f"pieces-{seed}"
         make_class_folders(
             pieces, num_train=options.images, num_val=options.images, sides=(STORED, STORED), suffix=".png",
             seed=seed, photographs=[home / f"{name}.png" for name in PHOTOGRAPHS],
         )  # fmt: skip
         datasets = store(pieces, None)
-        for way in (OURS, THEIRS, WITHOUT):
+        for way in WAYS:
             batches = loader_of(datasets["train"], way, seed)
             model, loss = train(batches, len(PHOTOGRAPHS), epochs=options.epochs, seed=seed)
-            scores.setdefault(way, []).append(score(model, datasets["val"])[0])
-            losses.setdefault(way, []).append(loss)
+            scores[way].append(score(model, datasets["val"])[0])
+            losses[way].append(loss)
             print(json.dumps([seed, way, scores[way][-1], loss]), file=sys.stderr, flush=True)
         shutil.rmtree(pieces)
     rows = []
@@ -84,7 +86,7 @@ def run(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Any, s
         rows.append([way, f"{fmean(losses[way]):.3f}", changes[0], f"{fmean(found):.1%}", changes[1]])
     header = ["RandAugment(2, 9)", "training loss", "above torchvision's", "top-1", "points above torchvision's"]
     figures = {"top1": scores, "loss": losses}
-    yield f"RandAugment over {options.seeds} seeds", figures, table(header, rows, markdown=options.markdown)
+    yield TITLE, figures, table(header, rows, markdown=options.markdown)
 
 
 def main() -> None:
@@ -92,7 +94,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--folder", type=Path, help="write here (default: a temporary folder)")
-    add("--seeds", type=int, default=10)
+    add("--seeds", type=int, default=10, help="those whose results --json has are not trained again")
     add("--epochs", type=int, default=16)
     add("--images", type=int, default=60, help="of a class to train on, and to score")
     add("--markdown", action="store_true", help="print tables for the documentation")
