@@ -106,8 +106,8 @@ class RandomAffine(Warp):
 class RandomPerspective(Warp):
     """Look at the image from the side with probability p, as torchvision's RandomPerspective does for tensors.
 
-    Each corner of the image moves towards the middle. An image of one row or column stays as it is. With a distortion of 1
-    a pixel may be on the horizon: torchvision makes it 0, here it is filled.
+    Each corner of the image moves towards the middle. An image of one row or column stays as it is. With a distortion
+    of 1 a pixel may be on the horizon: torchvision makes it 0, here it is filled.
 
     Attributes:
         distortion_scale: How far corners move at most, from 0 to 1, where 1 is the middle.
