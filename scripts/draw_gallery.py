@@ -36,7 +36,7 @@ Pixels = npt.NDArray[np.uint8]
 WIDTH, GAP, LETTERS = 630, 6, 17
 GROUND = (21, 24, 28)  # of gaps and captions; a JPEG has no transparency, and this suits light and dark pages
 BOX_COLORS = ((255, 214, 10), (48, 209, 88), (100, 210, 255))
-QUALITY = 75
+QUALITY = 60
 
 # Of the pictures that say most about a transform; 0 for the others.
 SEEDS = {
