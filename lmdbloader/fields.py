@@ -74,8 +74,8 @@ class Mask(FieldType):
 class Boxes(FieldType):
     """Boxes around objects, (n, 4) float32: left, top, right, bottom (XYXY) in pixels of an image of the sample.
 
-    n may differ, and may be 0. They are read back as a tensor; a batch has a list of tensors. Crops, flips and resizes
-    move boxes with their image and clip them, as in torchvision v2. A box outside a crop has no area but keeps its row:
+    n may differ, and may be 0. They are read back as a tensor; a batch has a list of tensors. Crops, flips, resizes
+    and warps move boxes with their image and clip them, as in torchvision v2. A box outside a crop has no area but keeps its row:
     `lmdbloader.transforms.SanitizeBoxes` removes it.
 
     Attributes:
@@ -89,8 +89,8 @@ class Boxes(FieldType):
 class Points(FieldType):
     """Points in an image of the sample, (n, 2) or (n, k, 2) float32: x and y, counted in pixels from 0 on.
 
-    n may differ, and may be 0. They are read back as a tensor; a batch has a list of tensors. Crops, flips and resizes
-    move points with their image, as torchvision v2 moves KeyPoints. A point outside a crop is not clipped.
+    n may differ, and may be 0. They are read back as a tensor; a batch has a list of tensors. Crops, flips, resizes
+    and warps move points with their image, as torchvision v2 moves KeyPoints. A point outside a crop is not clipped.
 
     Attributes:
         image: The field of that image; needed only if a sample has several images.

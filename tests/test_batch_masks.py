@@ -155,7 +155,7 @@ def test_masks_of_different_sizes_are_a_list_of_planes(tmp_path: Path) -> None:
 )
 def test_a_transform_that_would_change_labels_is_refused(datasets: Any, transform: Any, advice: str) -> None:
     path, _ = datasets("alike", np.uint8, "raw")
-    with pytest.raises(OptionError, match=f"mask holds masks, which only crops, flips and resizes.* {advice}"):
+    with pytest.raises(OptionError, match=f"mask holds masks, which only transforms that move pixels.* {advice}"):
         lmdbloader.LMDBDataset(path).transformed([transform])
 
 

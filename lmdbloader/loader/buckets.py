@@ -40,11 +40,11 @@ class Buckets:
     Each image gets the shape with the nearest ratio of its sides, and is resized to it with antialiasing; small ones
     are enlarged. Nothing is cropped, so the ratio changes a little, by at most `largest_change`.
 
-    The shapes are those of NovelAI's and kohya's buckets: for each side that is a multiple of `multiple_of`, the
-    largest other one with at most `max_pixels` together.
+    The shapes are those of NovelAI's and kohya's buckets: both sides are multiples of `multiple_of`, and for each
+    side the other one is the largest within `max_pixels`.
 
     Attributes:
-        max_pixels: Of an image, height times width.
+        max_pixels: The largest height times width.
         multiple_of: Of both sides, in pixels.
         min_side: In pixels; None is half the side of a square.
         interpolation: "bilinear" or "bicubic", as of Resize.

@@ -28,8 +28,8 @@ class ClassBatches:
 
     Every batch has `num_classes` different classes, one after the other, and `num_samples` different samples of each.
     A class with fewer samples gives them several times, each time with random choices of its own, as with
-    pytorch-metric-learning's MPerClassSampler. Classes come in random order, all of them before one comes again, but
-    for fewer than `num_classes` that are left out of each round; and so do the samples of a class. An epoch has
+    pytorch-metric-learning's MPerClassSampler. Classes come in rounds, each in random order, without the
+    fewer than `num_classes` that would not fill a batch; and so do the samples of a class. An epoch has
     len(dataset) // (num_classes * num_samples) batches of all ranks together, at least 1.
 
     Attributes:

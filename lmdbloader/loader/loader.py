@@ -190,9 +190,9 @@ class Loader(DataLoader[Any]):
                 are shuffled together, as with BasicSR's `dataset_enlarge_ratio`; a list is read so many times.
             batch_sampler: Lists of sample numbers, one for each batch; an object that gives such lists whenever it is
                 iterated, as torch's; or `ClassBatches(...)`. An object is iterated once for each epoch, after its
-                `set_epoch`. Ranks take turns with the batches; states count batches. It chooses alone, as in torch.
-            buckets: Makes batches of images of one shape each, of images with many: "size" puts images together that
-                are stored with one shape, and `Buckets(...)` resizes each image to one of some shapes. States count
+                `set_epoch`. Ranks take turns with the batches; states count batches.
+            buckets: Batches of one shape each, of images of many: "size" puts images together that are stored with one
+                shape, and `Buckets(...)` resizes each image to the nearest of some shapes. States count
                 batches, of this batch size and number of ranks.
             seed: Of the order and of every random choice, which depend only on it, the epoch and the sample's number.
                 None takes that of the view, `dataset.transformed(..., seed=3)`. If it has none, a seed is drawn from

@@ -322,7 +322,7 @@ def _concerned(transform: Transform, fields: Sequence[ImageField]) -> list[int]:
         rest = tuple(names[i] for i in found)
         advice = f"Write fields={rest}." if rest else f"Leave {type(transform).__name__} out."
         raise OptionError(
-            f"{transform}: {', '.join(masks)} holds masks, which only crops, flips and resizes can change. {advice}"
+            f"{transform}: {', '.join(masks)} holds masks, which only transforms that move pixels can change. {advice}"
         )
     return found
 

@@ -62,8 +62,8 @@ class RandAugment(_Policy):
 
     The operations are identity, shears, translations, rotation, brightness, saturation, contrast, sharpness,
     posterization, solarization, automatic contrast and equalization, with torchvision's magnitudes. The result of each
-    is that of torchvision v2 on tensors of 8 bits, except that single values may differ by one level, which an
-    operation after it may enlarge. All images of a sample change in step. Masks, boxes and points follow the
+    is that of torchvision v2 on tensors of 8 bits, except that single values may differ by one level, which a later
+    operation may enlarge. All images of a sample get the same operations. Masks, boxes and points follow the
     operations that move pixels; torchvision's policies refuse them. Images other than uint8 with 1 or 3 channels are
     an error.
 
@@ -72,7 +72,7 @@ class RandAugment(_Policy):
         magnitude: The number of their magnitude, from 0 to num_magnitude_bins - 1.
         num_magnitude_bins: How many magnitudes there are; the last is the strongest.
         interpolation: "nearest" or "bilinear", of the operations that move pixels.
-        fill: Of what comes into the image there: a number, or one for each channel; None is black. With "bilinear",
+        fill: The value outside of the image: a number, or one for each channel; None is black. With "bilinear",
             0 darkens the edge more than None, as in torchvision. Masks get their field's `ignore_index`.
 
     >>> RandAugment(magnitude=7)
@@ -154,14 +154,14 @@ class AutoAugment(_Policy):
 class AugMix(_Policy):
     """Mix an image with chains of random operations on it: Hendrycks et al., "AugMix" (2020), as torchvision does.
 
-    The operations are those of `RandAugment`, without the identity. The weights of the chains are of a Dirichlet
-    distribution, that of the image itself of a Beta distribution. Datasets with masks, boxes or points are refused, as
+    The operations are those of `RandAugment`, without the identity. The weights of the chains have a Dirichlet
+    distribution, and that of the image itself a Beta distribution. Datasets with masks, boxes or points are refused, as
     by torchvision: they cannot follow a mix of moved images.
 
     Attributes:
         severity: From 1 to 10: how many of ten magnitudes may be drawn, beginning with the weakest.
         mixture_width: The number of chains.
-        chain_depth: The number of operations in a chain; a random one from 1 to 3 if it is not above 0.
+        chain_depth: The number of operations in a chain; 0 or less for a random one from 1 to 3.
         alpha: The parameter of both distributions.
         all_ops: Whether brightness, saturation, contrast and sharpness are among the operations.
         interpolation: As of `RandAugment`.

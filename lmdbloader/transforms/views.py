@@ -32,7 +32,7 @@ class Views(SeveralViews):
 
     Attributes:
         lists: The transforms of each view.
-        groups: The first view of each group and the one behind its last, by name.
+        groups: The first view of each group and the end, which is not in it, by name.
     """
 
     __slots__ = ("groups", "lists")

@@ -41,8 +41,8 @@ class RandomRotation(Warp):
     Attributes:
         degrees: A number d for angles from -d to d, or (min, max), anticlockwise.
         interpolation: "nearest" or "bilinear"; masks are always nearest.
-        expand: Whether the result holds all of the rotated image. Its size then depends on the angle, so that a later
-            transform must set the size.
+        expand: Whether the result holds all of the rotated image. Its size then depends on the angle, and a later
+            transform must set it.
         center: (x, y) in pixels from the upper left corner; None for the middle of the image.
         fill: The value outside of the image: a number, or one for each channel, in the units of the stored pixels.
             Masks have their `ignore_index` there.
@@ -133,7 +133,7 @@ class RandomPerspective(Warp):
 class ElasticTransform(Warp):
     """Displace pixels by smooth random amounts, as torchvision's ElasticTransform does for tensors.
 
-    Boxes and points move, as in torchvision, by the opposite of the displacement where they are, which is nearly right.
+    Boxes and points move, as in torchvision, by the opposite of the displacement where they are, which is approximate.
 
     Attributes:
         alpha: Strength of the displacements, as a number or (across, down).
