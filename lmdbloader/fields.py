@@ -75,8 +75,8 @@ class Boxes(FieldType):
     """Boxes around objects, (n, 4) float32: left, top, right, bottom (XYXY) in pixels of an image of the sample.
 
     n may differ, and may be 0. They are read back as a tensor; a batch has a list of tensors. Crops, flips, resizes
-    and warps move boxes with their image and clip them, as in torchvision v2. A box outside a crop has no area but keeps its row:
-    `lmdbloader.transforms.SanitizeBoxes` removes it.
+    and warps move boxes with their image and clip them, as in torchvision v2. A box outside a crop has no area but
+    keeps its row: `lmdbloader.transforms.SanitizeBoxes` removes it.
 
     Attributes:
         image: The field of that image; needed only if a sample has several images.

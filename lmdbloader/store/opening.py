@@ -79,7 +79,8 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
                 f"{folder}: {MANIFEST_FILE} is missing. {command('repair', folder)} makes a new one."
             ) from None
         raise FormatError(
-            f"{folder}: has no {MANIFEST_FILE}, so it is not a dataset. Make one with `lmdbloader convert`."
+            f"{folder}: has no {MANIFEST_FILE}, so it is not a dataset. Make one with `lmdbloader convert`; a Loader "
+            "also reads a folder of images: lmdbloader.Loader(folder, ...)."
         ) from None
 
 
