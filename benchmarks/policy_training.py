@@ -82,7 +82,9 @@ def run(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Any, s
         shutil.rmtree(pieces)
     rows = []
     for way, found in scores.items():
-        changes = [apart(losses[way], losses[THEIRS], 1), apart(found, scores[THEIRS], 100)]
+        changes = ["", ""]
+        if way != THEIRS:
+            changes = [apart(losses[way], losses[THEIRS], 1), apart(found, scores[THEIRS], 100)]
         rows.append([way, f"{fmean(losses[way]):.3f}", changes[0], f"{fmean(found):.1%}", changes[1]])
     header = ["RandAugment(2, 9)", "training loss", "above torchvision's", "top-1", "points above torchvision's"]
     figures = {"top1": scores, "loss": losses}
