@@ -15,7 +15,7 @@ images of a second of the clock.
 from __future__ import annotations
 
 import argparse
-import os
+import resource
 import statistics
 import time
 import warnings
@@ -107,7 +107,8 @@ class Files(Dataset[Any]):
 
 def used() -> float:
     """Return the CPU seconds of this process and of those that it started and that have ended."""
-    return sum(os.times()[:4])
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + ended.ru_utime + ended.ru_stime
 
 
 def epoch(batches: Any) -> int:
@@ -275,8 +276,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where datasets are written; default: a temporary folder")
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS)
     parser.add_argument("--lines", nargs="+", metavar="LINE", default=LINES, help="transforms, as lines of code")
-    parser.add_argument("--images", type=int, default=128)
-    parser.add_argument("--torch-images", type=int, default=32, help="images that torchvision transforms in a turn")
+    parser.add_argument("--images", type=int, default=256)
+    parser.add_argument("--torch-images", type=int, default=16, help="images that torchvision transforms in a turn")
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--json", type=Path, help="file for every figure")

@@ -428,7 +428,8 @@ def test_timms_policies_are_refused_with_the_nearest_one(path: Path) -> None:
         create_loader(path, 24, BATCH, is_training=True, auto_augment="rand-m9-mstd0.5-inc1")
     line = re.search(r"transforms=\[\.\.\., (.*), \.\.\.\]", str(caught.value))
     assert line is not None
-    steps = eval(f"[RandomResizedCrop(24), {line[1]}]", vars(lmdbloader.transforms))
+    names = {name: getattr(lmdbloader.transforms, name) for name in lmdbloader.transforms.__all__}
+    steps = eval(f"[RandomResizedCrop(24), {line[1]}]", names)
     assert len(next(iter(Loader(path, BATCH, shuffle=True, transforms=steps)))[0]) == BATCH
 
 
