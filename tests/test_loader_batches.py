@@ -7,6 +7,7 @@ import itertools
 import json
 import pickle
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -361,6 +362,15 @@ def test_many_shapes_take_the_memory_of_one(ds: LMDBDataset) -> None:
 def test_what_buckets_cannot_do_is_refused(ds: LMDBDataset, options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         make(ds, **{"batch_size": 4, "buckets": "size", **options})
+
+
+@pytest.mark.parametrize("buckets", [Buckets(48 * 48, 8, 40), Buckets(32 * 32, 32)])
+def test_the_line_for_longer_images_works(ds: LMDBDataset, buckets: Buckets) -> None:
+    with pytest.raises(OptionError) as caught:
+        Loader(ds, 4, buckets=buckets)
+    line = str(caught.value).partition("Write Buckets(..., ")[2].partition(")")[0]
+    found = dict(part.split("=") for part in line.split(", "))
+    assert len(Loader(ds, 4, buckets=replace(buckets, **{name: int(value) for name, value in found.items()})))
 
 
 def test_a_state_of_buckets_is_of_its_batches(ds: LMDBDataset) -> None:
