@@ -253,12 +253,26 @@ def test_headers_are_read_once_and_again_after_a_change(folder: Path, monkeypatc
     assert after == expected
 
 
+def test_a_photograph_that_a_program_has_turned_keeping_its_size_and_time(folder: Path) -> None:
+    path = folder / "03.jpg"
+    picture(60, 80).save(path, exif=exif(1))
+    before = path.stat()
+    assert shapes(folder)["03.jpg"] == (3, 60, 80)
+    content = path.read_bytes()
+    at = content.index(bytes.fromhex("0112000300000001")) + 9
+    path.write_bytes(content[:at] + b"\x06" + content[at + 1 :])
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_size == before.st_size and shapes(folder)["03.jpg"] == (3, 80, 60)
+
+
 def test_a_damaged_cache_is_made_again(folder: Path, tmp_path: Path) -> None:
     before = shapes(folder)
     (kept,) = (tmp_path / "cache").rglob("*.npz")
     for content in (b"", b"x" * 100, kept.read_bytes()[:300]):
         kept.write_bytes(content)
         assert shapes(folder) == before
+    np.savez(kept, text=np.zeros(9, np.uint8), bounds=np.array(5), facts=np.zeros((2, 8), np.int64))
+    assert shapes(folder) == before
 
 
 def test_without_a_cache_folder_headers_are_read_each_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,9 +316,10 @@ def damaged(request: pytest.FixtureRequest, folder: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("transforms", [[], TRANSFORMS[0]])
 def test_a_file_that_cannot_be_used_is_named_or_left_out(damaged: Path, transforms: list[Transform]) -> None:
-    with pytest.raises(CorruptError, match=re.escape(str(damaged / "06."))):
+    with pytest.raises(CorruptError, match=re.escape(str(damaged / "06."))) as caught:
         for _ in Loader(damaged, 4, shuffle=False, transforms=transforms):
             pass
+    assert ("alpha channel" in str(caught.value)) == ("photos.lmdb --alpha drop`" in str(caught.value))
     loader = Loader(damaged, 4, shuffle=False, transforms=transforms, on_corrupt="skip")
     assert [len(batch.image) for batch in loader] == [4, 3, 4]
     assert [(found.sample, found.source[:3] if found.source else "") for found in loader.corrupt] == [(6, "06.")]

@@ -32,17 +32,17 @@ _logger = logging.getLogger("lmdbloader")
 
 #: As a conversion without options.
 POLICY = DecodePolicy()
-# What is kept of each file: its bytes and its last change (ns since 1970); of the upright image rows, columns, channels
-# and `bits`; and the orientation that makes it upright.
-_FACTS = ("stored_nbytes", "changed_ns", "height", "width", "channels", "bits", "orientation")
-_HEIGHT = 2
+# What is kept of each file: its bytes, its last change and that of its inode (ns since 1970), which changes even if a
+# program keeps the former; of the upright image rows, columns, channels and `bits`; the orientation that makes it so.
+_FACTS = ("stored_nbytes", "changed_ns", "inode_changed_ns", "height", "width", "channels", "bits", "orientation")
+_HEIGHT = 3
 # Nearly every JPEG has its frame header in so many bytes.
 _HEAD_NBYTES = 64 * 1024
 _FILES_AT_ONCE = 64
 _MOST_THREADS = 32
 _MOST_CACHED = 50
 # What is kept differs from that of releases with another number.
-_CACHE = "files-1"
+_CACHE = "files-2"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,7 +141,12 @@ def _inspect(path: str) -> tuple[int, ...]:
                 header = inspect_image(data, POLICY, name=path)
         header = header or inspect_image(data + file.readall(), POLICY, name=path)
     shape = (*header.upright, header.channels, bits_of(header.dtype))
-    return status.st_size, status.st_mtime_ns, *shape, header.orientation
+    return *_marks(status), *shape, header.orientation
+
+
+def _marks(status: os.stat_result) -> tuple[int, int, int]:
+    """Return what differs if a file has changed."""
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 class _Cached:
@@ -154,7 +159,7 @@ class _Cached:
         self._facts = np.zeros((0, len(_FACTS)), np.int64)
         if self._path is None:
             return
-        with suppress(OSError, EOFError, ValueError, KeyError, BadZipFile), open(self._path, "rb") as file:
+        with suppress(OSError, EOFError, TypeError, ValueError, KeyError, BadZipFile), open(self._path, "rb") as file:
             kept = np.load(file)
             text, bounds, facts = kept["text"].tobytes(), kept["bounds"], kept["facts"]
             if facts.dtype == np.int64 and facts.shape == (len(bounds) - 1, len(_FACTS)):
@@ -162,11 +167,11 @@ class _Cached:
                 self._text, self._facts = text, facts
 
     def facts(self, number: int, status: os.stat_result) -> I64 | None:
-        """Return the facts about a file if it has still the same size and the same time of its last change."""
+        """Return the facts about a file if it has still the same size and the same times of its last changes."""
         row = self._rows.get(self._names[number])
         if row is None or not self._facts[row, _HEIGHT]:
             return None
-        is_same = (*self._facts[row, :2],) == (status.st_size, status.st_mtime_ns)
+        is_same = (*self._facts[row, :_HEIGHT],) == _marks(status)
         return self._facts[row] if is_same else None
 
     def keep(self, facts: I64) -> None:

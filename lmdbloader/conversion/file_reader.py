@@ -138,7 +138,11 @@ class FileReader(Reader):
             CorruptError: It cannot be used, was removed, or has changed.
         """
         if row in self.files.problems:
-            raise self.corrupt(name, row, self.files.problems[row])
+            reason = self.files.problems[row]
+            if "--alpha" in reason:
+                line = command("convert", self.path, f"{self.path.name}.lmdb", "--alpha", "drop")
+                reason += f". A Loader of files has no such option: {line}"
+            raise self.corrupt(name, row, reason)
         path, known = self.files.path(row), self.files.columns
         try:
             with open(path, "rb", 0) as file:
