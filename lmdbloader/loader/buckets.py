@@ -199,7 +199,7 @@ def _nearest(dataset: LMDBDataset, buckets: Buckets, heights: I64, widths: I64, 
         height, width = int(heights[beyond[0]]), int(widths[beyond[0]])
         side, step = int(math.sqrt(buckets.max_pixels * min(height / width, width / height))), buckets.multiple_of
         line = f"min_side={max(side // step, 1) * step}"
-        if max(side // step, 1) * step >= np.min(shapes):  # no longer one is such a multiple
+        if max(side // step, 1) * step >= np.min(shapes):  # no shape has a shorter side of such multiples
             step = max(step // 2, 1)
             line = f"multiple_of={step}, min_side={max(side // step, 1) * step}"
         raise OptionError(
