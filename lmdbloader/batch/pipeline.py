@@ -25,7 +25,7 @@ from lmdbloader.store import Reader
 from lmdbloader.store.rows import Rows, as_array, parts_of
 from lmdbloader.transforms import Geometry, Transform
 from lmdbloader.transforms.base import leaves
-from lmdbloader.transforms.compilation import Program, compile_program, join_programs
+from lmdbloader.transforms.compilation import compile_program
 from lmdbloader.transforms.values import ImageField, Values
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ class Pipeline:
             reader.index.check(0)
         self._addresses = np.array(addresses, np.int64).reshape(-1, 2 * len(at.INDEX_COLUMNS))
         self._image_fields = [self._image_field(f) for f in range(len(self.fields))]
-        self.program = self._compile(transforms, lists)
+        self.program = compile_program(transforms, self._image_fields, views)
         self._num_erasings = max((len(values.erased) for values in self.program.values), default=0)
         self._operations = (self.program.whole, self.program.real, self.program.views)
         self.seed, self._verify = check_seed(seed), verify
@@ -205,13 +205,6 @@ class Pipeline:
         self._has_files = any(map(reader.has_in_python, self.fields))
         self.outputs = self._measure(channels_last and not as_planes)
         self._describe()
-
-    def _compile(self, transforms: Sequence[Transform], lists: Sequence[Sequence[Transform]]) -> Program:
-        """Return the program of lists of transforms, one for each view, which all begin with `transforms`."""
-        if len(lists) == 1:
-            return compile_program(lists[0], self._image_fields)
-        shared = compile_program(transforms, self._image_fields)
-        return join_programs([compile_program(each, self._image_fields) for each in lists], len(shared.whole))
 
     def _image_field(self, f: int) -> ImageField:
         is_mask = self._is_mask(f)
@@ -548,21 +541,6 @@ def _extremes_of(whole: I64, real: npt.NDArray[np.float64], views: I64) -> list[
         largest[turning, opcodes.OP_EXPANDS] = opcodes.EXPANDS_MOST
         found.insert(0, (largest, real, views))
     return found
-
-
-SUITED = {
-    opcodes.CROP_TOO_LARGE: (
-        "a crop or a Cutout is larger than the image {field!r}. Use RandomCrop(..., pad_if_needed=True), or Resize."
-    ),
-    opcodes.NOT_SQUARE: "RandomDihedral needs square images. Crop to a square first.",
-    opcodes.NOT_ALIGNED: (
-        "the images of one sample are cropped together, and one is not a whole multiple of the other. Give each a size "
-        "first, Resize(size, fields=('image',)), or read one of them alone."
-    ),
-    opcodes.NOT_DIVISIBLE: (
-        "a size or padding is not a multiple of the scale between the images of one sample. Choose one that is."
-    ),
-}
 
 
 def _own_rows(reader: Reader, name: str) -> list[int]:

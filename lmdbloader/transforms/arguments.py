@@ -74,30 +74,32 @@ def _pixels(what: str, counts: tuple[int, ...], least: int = 0) -> Kind:
     return Kind(check)
 
 
-def _fill(of: object, name: str, fill: Any) -> float | tuple[float, float, float]:
-    values = _numbers(fill)
-    if len(values) not in (1, 3) or not all(map(math.isfinite, values)):
-        raise OptionError(f"{of}: expected one finite number, or one for each of three channels, to fill with")
-    return values[0] if len(values) == 1 else (values[0], values[1], values[2])
+def _scalar(what: str, is_right: Callable[[float], bool]) -> Kind:
+    """Return the kind of one number, which is stored as a float."""
 
-
-def _probability(of: object, name: str, p: Any) -> float:
-    number = _number(p)
-    if not 0 <= number <= 1:
-        raise OptionError(f"{of}: expected a probability {name} from 0 to 1")
-    return float(number)
-
-
-def _range(what: str, most: float) -> Kind:
-    """Return the kind of two numbers above 0 and up to `most`, in order."""
-
-    def check(of: object, name: str, value: Any) -> tuple[float, float]:
-        values = _numbers(value)
-        if len(values) != 2 or not 0 < values[0] <= values[1] <= most:
-            raise OptionError(f"{of}: expected {name}=(least, most), {what}")
-        return values[0], values[1]
+    def check(of: object, name: str, value: Any) -> float:
+        number = _number(value)
+        if not is_right(number):
+            raise OptionError(f"{of}: expected {what.format(name=name)}")
+        return float(number)
 
     return Kind(check)
+
+
+def _several(
+    what: str, is_right: Callable[..., bool], counts: tuple[int, ...] = (1, 2), *, may_be_none: bool = False
+) -> Kind:
+    """Return the kind of finite numbers, of which there are as many as one of `counts` says; one comes alone."""
+
+    def check(of: object, name: str, value: Any) -> float | tuple[float, ...] | None:
+        if value is None and may_be_none:
+            return None
+        values = _numbers(value)
+        if len(values) not in counts or not all(map(math.isfinite, values)) or not is_right(*values):
+            raise OptionError(f"{of}: expected {what.format(name=name)}")
+        return values[0] if len(values) == 1 else values
+
+    return Kind(check, is_shown=not may_be_none)
 
 
 def _change(what: str, least: float, most: float) -> Kind:
@@ -114,59 +116,8 @@ def _change(what: str, least: float, most: float) -> Kind:
     return Kind(check)
 
 
-def _kernel_size(of: object, name: str, value: Any) -> int | tuple[int, int]:
-    numbers = _numbers(value)
-    if len(numbers) not in (1, 2) or not all(isinstance(n, int) and 1 <= n <= _MOST_SIDE and n % 2 for n in numbers):
-        raise OptionError(f"{of}: expected an odd {name} of at most {_MOST_SIDE}, as an int or (across, down)")
-    return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
-
-
-def _sigma(of: object, name: str, value: Any) -> float | tuple[float, float]:
-    values = _numbers(value)
-    if len(values) not in (1, 2) or not 0 < values[0] <= values[-1]:
-        raise OptionError(f"{of}: expected a {name} above 0, in pixels, as a number or (min, max)")
-    return values[0] if len(values) == 1 else (values[0], values[1])
-
-
-def _strength(of: object, name: str, value: Any) -> float | tuple[float, float]:
-    values = _numbers(value)
-    if len(values) not in (1, 2) or not all(map(math.isfinite, values)):
-        raise OptionError(f"{of}: expected a finite {name}, as a number or (across, down)")
-    return values[0] if len(values) == 1 else (values[0], values[1])
-
-
-def _smoothness(of: object, name: str, value: Any) -> float | tuple[float, float]:
-    values = _numbers(value)
-    if len(values) not in (1, 2) or not (0 < min(values) <= max(values) <= _MOST_SMOOTHNESS or set(values) == {0}):
-        raise OptionError(
-            f"{of}: expected a {name} above 0 and up to {_MOST_SMOOTHNESS} pixels, as a number or (across, down); or 0 "
-            "for no smoothing"
-        )
-    return values[0] if len(values) == 1 else (values[0], values[1])
-
-
-def _level(least: float) -> Kind:
-    """Return the kind of a number from `least` to 1, where white is 1."""
-
-    def check(of: object, name: str, value: Any) -> float:
-        number = _number(value)
-        if not least <= number <= 1:
-            raise OptionError(f"{of}: expected a {name} from {least} to 1, where 1 is white, such as 25 / 255")
-        return float(number)
-
-    return Kind(check)
-
-
-def _from_zero(what: str) -> Kind:
-    """Return the kind of a number of at least 0."""
-
-    def check(of: object, name: str, value: Any) -> float:
-        number = _number(value)
-        if not number >= 0:
-            raise OptionError(f"{of}: expected a {name} of at least 0, {what}")
-        return float(number)
-
-    return Kind(check)
+def _is_smoothness(*values: float) -> bool:
+    return 0 < min(values) <= max(values) <= _MOST_SMOOTHNESS or set(values) == {0}
 
 
 def _bits(of: object, name: str, bits: Any) -> int:
@@ -204,18 +155,6 @@ def _angles(what: str, counts: tuple[int, ...], *, is_shown: bool = True) -> Kin
         return values if are_many else values[0]
 
     return Kind(check, is_shown)
-
-
-def _two(what: str, is_right: Callable[[float, float], bool]) -> Kind:
-    """Return the kind of two numbers, or None."""
-
-    def check(of: object, name: str, value: Any) -> tuple[float, float] | None:
-        values = (0, 0) if value is None else _numbers(value)
-        if value is not None and (len(values) != 2 or not all(map(math.isfinite, values)) or not is_right(*values)):
-            raise OptionError(f"{of}: expected {name}={what}, or None")
-        return None if value is None else (values[0], values[1])
-
-    return Kind(check, is_shown=False)
 
 
 def _flag(of: object, name: str, value: Any) -> bool:
@@ -262,11 +201,21 @@ Padding = Annotated[
     int | tuple[int, ...] | None,
     _pixels("an int, (left and right, top and bottom) or (left, top, right, bottom)", (1, 2, 4)),
 ]
-Fill = Annotated[float | tuple[float, float, float], Kind(_fill)]
-Portion = Annotated[float, Kind(_probability)]
-Probability = Annotated[float, Kind(_probability)]
-Share = Annotated[tuple[float, float], _range("shares of the area above 0 and up to 1", 1)]
-Ratio = Annotated[tuple[float, float], _range("ratios of the sides above 0", math.inf)]
+Fill = Annotated[
+    float | tuple[float, float, float],
+    _several("one finite number, or one for each of three channels, to fill with", lambda *_: True, (1, 3)),
+]
+Portion = Probability = Annotated[float, _scalar("a probability {name} from 0 to 1", lambda p: 0 <= p <= 1)]
+Share = Annotated[
+    tuple[float, float],
+    _several(
+        "{name}=(least, most), shares of the area above 0 and up to 1", lambda low, high: 0 < low <= high <= 1, (2,)
+    ),
+]
+Ratio = Annotated[
+    tuple[float, float],
+    _several("{name}=(least, most), ratios of the sides above 0", lambda low, high: 0 < low <= high, (2,)),
+]
 Factor = Annotated[
     float | tuple[float, float] | None,
     _change("a number of at least 0, or (least, most) factors of at least 0", 0, math.inf),
@@ -275,14 +224,29 @@ Hue = Annotated[
     float | tuple[float, float] | None,
     _change("a share of the whole circle from 0 to 0.5, or (least, most) from -0.5 to 0.5", -0.5, 0.5),
 ]
-KernelSize = Annotated[int | tuple[int, int], Kind(_kernel_size)]
-Sigma = Annotated[float | tuple[float, float], Kind(_sigma)]
-Mean = Annotated[float, _level(-1)]
-Deviation = Annotated[float, _level(0)]
+KernelSize = Annotated[
+    int | tuple[int, int],
+    _several(
+        f"an odd {{name}} of at most {_MOST_SIDE}, as an int or (across, down)",
+        lambda *sides: all(isinstance(n, int) and 1 <= n <= _MOST_SIDE and n % 2 for n in sides),
+    ),
+]
+Sigma = Annotated[
+    float | tuple[float, float],
+    _several("a {name} above 0, in pixels, as a number or (min, max)", lambda *ends: 0 < ends[0] <= ends[-1]),
+]
+_LEVEL = "a {name} from %d to 1, where 1 is white, such as 25 / 255"
+Mean = Annotated[float, _scalar(_LEVEL % -1, lambda level: -1 <= level <= 1)]
+Deviation = Annotated[float, _scalar(_LEVEL % 0, lambda level: 0 <= level <= 1)]
 Clip = Annotated[bool, _always("without it, values would wrap around, and white become black")]
-Threshold = Annotated[float, _from_zero("in the units of the stored pixels")]
+Threshold = Annotated[
+    float, _scalar("a {name} of at least 0, in the units of the stored pixels", lambda level: level >= 0)
+]
 Bits = Annotated[int, Kind(_bits)]
-Sharpness = Annotated[float, _from_zero("where 0 smooths, 1 changes nothing and 2 sharpens")]
+Sharpness = Annotated[
+    float,
+    _scalar("a {name} of at least 0, where 0 smooths, 1 changes nothing and 2 sharpens", lambda factor: factor >= 0),
+]
 Interpolation = Annotated[Literal["bilinear", "bicubic"], _interpolation("bilinear", "bicubic")]
 WarpInterpolation = Annotated[Literal["nearest", "bilinear"], _interpolation("nearest", "bilinear")]
 Degrees = Annotated[float | tuple[float, ...], _angles("a number of at least 0, or (min, max)", (2,))]
@@ -292,14 +256,33 @@ Shear = Annotated[
 ]
 Shifts = Annotated[
     tuple[float, float] | None,
-    _two("(across, down), shares of the sides from 0 to 1", lambda x, y: 0 <= min(x, y) <= max(x, y) <= 1),
+    _several(
+        "{name}=(across, down), shares of the sides from 0 to 1, or None",
+        lambda x, y: 0 <= min(x, y) <= max(x, y) <= 1,
+        (2,),
+        may_be_none=True,
+    ),
 ]
-Scale = Annotated[tuple[float, float] | None, _two("(min, max) factors above 0", lambda low, high: 0 < low <= high)]
+Scale = Annotated[
+    tuple[float, float] | None,
+    _several("{name}=(min, max) factors above 0, or None", lambda low, high: 0 < low <= high, (2,), may_be_none=True),
+]
 Center = Annotated[
-    tuple[float, float] | None, _two("(x, y) in pixels", lambda x, y: max(abs(x), abs(y)) <= _MOST_PIXELS)
+    tuple[float, float] | None,
+    _several(
+        "{name}=(x, y) in pixels, or None", lambda x, y: max(abs(x), abs(y)) <= _MOST_PIXELS, (2,), may_be_none=True
+    ),
 ]
-Strength = Annotated[float | tuple[float, float], Kind(_strength)]
-Smoothness = Annotated[float | tuple[float, float], Kind(_smoothness)]
+Strength = Annotated[
+    float | tuple[float, float], _several("a finite {name}, as a number or (across, down)", lambda *_: True)
+]
+Smoothness = Annotated[
+    float | tuple[float, float],
+    _several(
+        f"a {{name}} above 0 and up to {_MOST_SMOOTHNESS} pixels, as a number or (across, down); or 0 for no smoothing",
+        _is_smoothness,
+    ),
+]
 Flag = Annotated[bool, Kind(_flag)]
 # An argument that is seldom given: a transform's repr has it only if it is.
 RareFlag = Annotated[bool, Kind(_flag, is_shown=False)]

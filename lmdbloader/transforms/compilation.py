@@ -34,59 +34,36 @@ class Program:
         warps: Whether some operation warps images.
         varying: For each field, as `values`, whether its sizes depend on random choices.
         shared: How many operations at the beginning of each view are drawn once for all of them.
-        ends: Where the operations of each view end; empty if there is one view.
+        ends: Where the operations of each view end.
     """
 
     whole: npt.NDArray[np.int64]
     real: npt.NDArray[np.float64]
     num_stages: int
     values: tuple[Values, ...]
-    sources: tuple[tuple[Geometry, tuple[int, ...]], ...] = ()
-    paths: tuple[tuple[int, ...], ...] = ((),)
-    resizes: bool = False
-    is_random: bool = False
-    warps: bool = False
-    varying: tuple[bool, ...] = ()
-    shared: int = 0
-    ends: tuple[int, ...] = ()
+    sources: tuple[tuple[Geometry, tuple[int, ...]], ...]
+    paths: tuple[tuple[int, ...], ...]
+    resizes: bool
+    is_random: bool
+    warps: bool
+    varying: tuple[bool, ...]
+    shared: int
+    ends: tuple[int, ...]
 
     @property
     def views(self) -> npt.NDArray[np.int64]:
         """The operations of each view: VIEW_BEGIN ... VIEW_SHARED."""
-        return _views(self.ends or (len(self.whole),), self.shared)
+        return _views(self.ends, self.shared)
 
     def part(self, path: Sequence[int]) -> tuple[npt.NDArray[Any], ...]:
         """Return the operations of a path as a program of their own: whole, real and views."""
         numbers = np.array(path, np.int64)
-        ends = np.searchsorted(numbers, self.ends or (len(self.whole),)).tolist()
+        ends = np.searchsorted(numbers, self.ends).tolist()
         return self.whole[numbers], self.real[numbers], _views(ends, 0)
 
 
 def _views(ends: Sequence[int], shared: int) -> npt.NDArray[np.int64]:
     return np.array([(0 if k == 0 else ends[k - 1], end, shared) for k, end in enumerate(ends)], np.int64)
-
-
-def join_programs(programs: Sequence[Program], shared: int) -> Program:
-    """Return the program of views that have one each; `shared` operations at the beginning of all are drawn once."""
-    ends = np.cumsum([len(p.whole) for p in programs]).tolist()
-    sources, paths = list[tuple[Geometry, tuple[int, ...]]](), list[list[int]]([[]])
-    for program, begin in zip(programs, [0, *ends], strict=False):
-        sources += [(transform, tuple(begin + k for k in numbers)) for transform, numbers in program.sources]
-        paths = _followed(paths, [[begin + k for k in path] for path in program.paths])
-    return Program(
-        np.concatenate([p.whole for p in programs]),
-        np.concatenate([p.real for p in programs]),
-        max(p.num_stages for p in programs),
-        tuple(values for p in programs for values in p.values),
-        tuple(sources),
-        tuple(map(tuple, paths)),
-        any(p.resizes for p in programs),
-        any(p.is_random for p in programs),
-        any(p.warps for p in programs),
-        tuple(varies for p in programs for varies in p.varying),
-        shared,
-        tuple(ends),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +86,10 @@ class _State:
     varying: int = 0
 
 
-def compile_program(transforms: Sequence[Transform], fields: Sequence[ImageField]) -> Program:
-    """Return the program of transforms for these fields.
+def compile_program(
+    transforms: Sequence[Transform], fields: Sequence[ImageField], views: Iterable[Sequence[Transform]] | None = None
+) -> Program:
+    """Return the program of transforms for these fields; of several views, each goes on with transforms of its own.
 
     Raises:
         OptionError: A transform does not suit a field, or its place in the list; or sizes would depend on a draw.
@@ -119,43 +98,58 @@ def compile_program(transforms: Sequence[Transform], fields: Sequence[ImageField
         raise OptionError(
             f"{len(fields)} image fields: expected at most {opcodes.MAX_FIELDS}. Read fewer with fields=."
         )
-    compiler = _Compiler(fields)
+    compiler = _Compiler()
     size = max((field.size for field in fields), default=()) if all(field.size for field in fields) else ()
-    state, paths = compiler.add_all(transforms, _State(0, 0, size))
+    paths, values, varying, ends = list[list[int]]([[]]), list[Values](), list[bool](), list[int]()
+    shared = num_stages = 0
+    for number, view in enumerate([()] if views is None else views):
+        compiler.begin(fields)
+        state, found = compiler.add_all(transforms, _State(0, 0, size), (number, 0))
+        shared = shared if ends else len(compiler.whole)
+        state, others = compiler.add_all(view, state, (number, 1))
+        paths = _followed(_followed(paths, found), others)
+        values += [chain.values(compiler.num_erasings) for chain in compiler.chains]
+        varying += [bool(state.varying >> f & 1) for f in range(len(fields))]
+        ends.append(len(compiler.whole))
+        num_stages = max(num_stages, state.stage + 1)
     return Program(
         np.array(compiler.whole, np.int64).reshape(-1, opcodes.NUM_WHOLE),
         np.array(compiler.real, np.float64).reshape(-1, opcodes.NUM_REAL),
-        state.stage + 1,
-        tuple(chain.values(compiler.num_erasings) for chain in compiler.chains),
+        num_stages,
+        tuple(values),
         tuple((transform, tuple(numbers)) for transform, numbers in compiler.sources.values()),
         tuple(map(tuple, paths)),
         any(t.resizes for t, _ in compiler.sources.values()),
         any(operation[opcodes.OP_CODE] not in _FIXED for operation in compiler.whole),
         any(t.warps for t, _ in compiler.sources.values()),
-        tuple(bool(state.varying >> f & 1) for f in range(len(fields))),
+        tuple(varying),
+        shared,
+        tuple(ends),
     )
 
 
 class _Compiler:
-    """The operations so far, and the values of each field."""
+    """The operations so far, and the values of each field of a view."""
 
-    def __init__(self, fields: Sequence[ImageField]) -> None:
-        self._fields, self.chains = fields, [Chain(field) for field in fields]
+    def __init__(self) -> None:
         self.whole: list[list[int]] = []
         self.real: list[list[float]] = []
-        self.num_erasings = 0
-        # By where they are in the list.
+        # By the number of the view, and by where they are in the lists.
         self.sources: dict[tuple[int, ...], tuple[Geometry, list[int]]] = {}
 
+    def begin(self, fields: Sequence[ImageField]) -> None:
+        """Begin a view."""
+        self._fields, self.chains, self.num_erasings = fields, [Chain(field) for field in fields], 0
+
     def add_all(
-        self, transforms: Iterable[Any], state: _State, place: tuple[int, ...] = ()
+        self, transforms: Iterable[Any], state: _State, place: tuple[int, ...]
     ) -> tuple[_State, list[list[int]]]:
         """Add transforms one after the other; return the state after them, and their paths."""
         paths: list[list[int]] = [[]]
         for number, t in enumerate(transforms):
             if isinstance(t, Container):
                 state, found = self._branch(t, state, (*place, number))
-            elif isinstance(t, tuple) and place:
+            elif isinstance(t, tuple) and len(place) > 2:  # in a container
                 state, found = self.add_all(t, state, (*place, number))
             else:
                 state, numbers = self._add(t, state, (*place, number))
