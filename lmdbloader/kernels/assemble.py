@@ -91,11 +91,12 @@ def _set_sizes(columns, i, geometry):
 
 
 @kernel
-def _run_stages(source, row, plane, channels, begun, geometry, color, rooms, scratch, described, affine, out):
-    """Carry an image through its stages from number `begun` on and write it into the batch.
+def _run_stages(source, row, plane, begun, rooms, rest):
+    """Carry an image through its stages from number `begun` on and write it into the batch; see `_carry`.
 
     If earlier stages are done, their result is in the room ROOM_FIRST.
     """
+    channels, geometry, color, scratch, described, affine, out = rest
     bounds, weights, line = scratch
     last = geometry.shape[0] - 1
     room, other = np.int64(col.ROOM_FIRST), np.int64(col.ROOM_SECOND)
@@ -223,7 +224,15 @@ def _union(geometry, f, begin, end):
 
 
 @kernel
-def _carry(address, image, bits, row, plane, rooms, rest):
+def _at_once(geometry, f, opening):
+    """Return how many views are read together: all, or one if they are far apart; opening: pixels as dear as a read."""
+    num_views = geometry.shape[0]
+    (top, bottom, left, right), total = _union(geometry, f, np.int64(0), num_views)
+    return num_views if (bottom - top) * (right - left) <= total + opening * (num_views - 1) else np.int64(1)
+
+
+@kernel
+def _carry(address, image, bits, row, plane, begun, rooms, rest):
     """Carry pixels at an address through the stages of a view, see `_run_stages`.
 
     Args:
@@ -231,30 +240,22 @@ def _carry(address, image, bits, row, plane, rooms, rest):
         image: (height, width, channels) of what is there.
         bits: Of a value, see `described`.
         row, plane: Values to the next row, and to the next channel (0: they are equal).
+        begun: How many stages are done.
         rooms: As in `assemble`.
         rest: (channels, geometry, color, scratch, described, affine, out).
     """
-    channels, geometry, color, scratch, described, affine, out = rest
     count = image[0] * image[1] * image[2]
     if bits == 8:
-        return _run_stages(
-            u8_at(address, count), row, plane, channels, np.int64(0), geometry, color, rooms, scratch, described,
-            affine, out,
-        )  # fmt: skip
-    if bits == 32 or bits % 2:
-        floats = f32_at(address, count)
-        if bits // 8 == 2:
-            if not _fits(count, 4, 1, rooms[col.ROOM_NBYTES + col.ROOM_SECOND]):
-                return num.CHANGED
-            floats = f32_at(rooms[col.ROOM_SECOND], count)
-            floats_of_halves(address, floats)
-        return _run_stages(
-            floats, row, plane, channels, np.int64(0), geometry, color, rooms, scratch, described, affine, out,
-        )  # fmt: skip
-    return _run_stages(
-        u16_at(address, count), row, plane, channels, np.int64(0), geometry, color, rooms, scratch, described,
-        affine, out,
-    )  # fmt: skip
+        return _run_stages(u8_at(address, count), row, plane, begun, rooms, rest)
+    if bits == 16:
+        return _run_stages(u16_at(address, count), row, plane, begun, rooms, rest)
+    floats = f32_at(address, count)
+    if bits // 8 == 2:
+        if not _fits(count, 4, 1, rooms[col.ROOM_NBYTES + col.ROOM_SECOND]):
+            return num.CHANGED
+        floats = f32_at(rooms[col.ROOM_SECOND], count)
+        floats_of_halves(address, floats)
+    return _run_stages(floats, row, plane, begun, rooms, rest)
 
 
 @kernel
@@ -284,13 +285,9 @@ def _read_jpeg(file, payload, verify, image, f, described, affine, geometry, col
     if status:
         return status
     work, num_views, num_fields = np.uint64(rooms[col.ROOM_JPEG]), geometry.shape[0], geometry.shape[1]
-    begin, end = np.int64(0), num_views
-    if num_views > 1:
-        (top, bottom, left, right), total = _union(geometry, f, begin, end)
-        if (bottom - top) * (right - left) > total + _OPENING * (num_views - 1):
-            end = np.int64(1)  # far apart: each by itself
-    step = end
+    begin, step = np.int64(0), _at_once(geometry, f, np.int64(_OPENING))
     while begin < num_views:
+        end = begin + step
         want_nothing(work)
         for v in range(begin, end):
             g, window = geometry[v, f, _first_stage(geometry[v, f])], _first_window(geometry[v, f])
@@ -310,33 +307,28 @@ def _read_jpeg(file, payload, verify, image, f, described, affine, geometry, col
         for v in range(begin, end):
             k, first = v * num_fields + f, _first_stage(geometry[v, f])
             g, window = geometry[v, f, first], _first_window(geometry[v, f])
-            wanted, d = described[k, col.OUT_CHANNELS], described[k]
+            wanted = described[k, col.OUT_CHANNELS]
             is_resized, _ = _is_resized(g, image, window, rooms, scratch)
             if is_resized:
-                new_h, new_w = g[op.NEW_HEIGHT], g[op.NEW_WIDTH]
+                pixels, height, width = np.uint64(rooms[col.ROOM_FIRST]), g[op.NEW_HEIGHT], g[op.NEW_WIDTH]
                 write_resized(
-                    work, image, orientation, window, new_h, new_w, g[op.CUBIC] != 0,
-                    np.uint64(rooms[col.ROOM_FIRST]), np.uint64(rooms[col.ROOM_SECOND]), scratch,
+                    work, image, orientation, window, height, width, g[op.CUBIC] != 0, pixels,
+                    np.uint64(rooms[col.ROOM_SECOND]), scratch,
                 )  # fmt: skip
-                plane = new_h * new_w if image[2] == wanted else np.int64(0)
-                status = _run_stages(
-                    u8_at(rooms[col.ROOM_FIRST], new_h * new_w * image[2]), new_w, plane, wanted, first + 1,
-                    geometry[v, f], color[v, f], rooms, scratch, d, affine[k], np.uint64(out[k]),
-                )  # fmt: skip
+                first += 1
             else:
-                write_window(nbytes, image, orientation, window, np.uint64(rooms[col.ROOM_PIXELS]), work)
+                pixels, height, width = np.uint64(rooms[col.ROOM_PIXELS]), window[1] - window[0], window[3] - window[2]
+                write_window(nbytes, image, orientation, window, pixels, work)
                 tick(clock, DECODE)
-                height, width = window[1] - window[0], window[3] - window[2]
                 g[op.ROW] -= window[0]
                 g[op.COLUMN] -= window[2]
-                plane = height * width if image[2] == wanted else np.int64(0)
-                rest = wanted, geometry[v, f], color[v, f], scratch, d, affine[k], np.uint64(out[k])
-                status = _carry(
-                    np.uint64(rooms[col.ROOM_PIXELS]), (height, width, image[2]), np.int64(8), width, plane, rooms, rest
-                )
+                first = np.int64(0)
+            plane = height * width if image[2] == wanted else np.int64(0)
+            rest = wanted, geometry[v, f], color[v, f], scratch, described[k], affine[k], np.uint64(out[k])
+            status = _carry(pixels, (height, width, image[2]), np.int64(8), width, plane, first, rooms, rest)
             if status:
                 return status
-        begin, end = end, end + step
+        begin = end
     return num.OK
 
 
@@ -349,12 +341,9 @@ def _read_tiles(file, payload, codec, verify, image, f, described, affine, geome
     """
     (at, nbytes, checksum), (height, width, channels, bits) = payload, image
     num_views, num_fields = geometry.shape[0], geometry.shape[1]
-    begin, end = np.int64(0), num_views
-    (top, bottom, left, right), total = _union(geometry, f, begin, end)
-    if (bottom - top) * (right - left) > total:
-        end = np.int64(1)  # far apart: each by itself
-    step = end
+    begin, step = np.int64(0), _at_once(geometry, f, np.int64(0))
     while begin < num_views:
+        end = begin + step
         window, _ = _union(geometry, f, begin, end)
         top, bottom, left, right = window
         if top < 0 or left < 0 or bottom > height or right > width:
@@ -373,10 +362,10 @@ def _read_tiles(file, payload, codec, verify, image, f, described, affine, geome
             g[op.COLUMN] -= left
             plane = part[0] * part[1] if channels == wanted else np.int64(0)
             rest = wanted, geometry[v, f], color[v, f], scratch, described[k], affine[k], np.uint64(out[k])
-            status = _carry(np.uint64(rooms[col.ROOM_PIXELS]), part, bits, part[1], plane, rooms, rest)
+            status = _carry(np.uint64(rooms[col.ROOM_PIXELS]), part, bits, part[1], plane, np.int64(0), rooms, rest)
             if status:
                 return status
-        begin, end = end, end + step
+        begin = end
     return num.OK
 
 
@@ -458,7 +447,7 @@ def _read_image(file, i, columns, verify, given, f, described, affine, geometry,
     for v in range(geometry.shape[0]):
         k = v * geometry.shape[1] + f
         rest = wanted, geometry[v, f], color[v, f], scratch, described[k], affine[k], np.uint64(out[k])
-        status = _carry(address, (height, width, channels), bits, width, plane, rooms, rest)
+        status = _carry(address, (height, width, channels), bits, width, plane, np.int64(0), rooms, rest)
         if status:
             return status
     return num.OK

@@ -205,7 +205,7 @@ Fill = Annotated[
     float | tuple[float, float, float],
     _several("one finite number, or one for each of three channels, to fill with", lambda *_: True, (1, 3)),
 ]
-Portion = Probability = Annotated[float, _scalar("a probability {name} from 0 to 1", lambda p: 0 <= p <= 1)]
+Probability = Annotated[float, _scalar("a probability {name} from 0 to 1", lambda p: 0 <= p <= 1)]
 Share = Annotated[
     tuple[float, float],
     _several(

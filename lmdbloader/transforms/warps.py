@@ -10,7 +10,6 @@ from lmdbloader.transforms.arguments import (
     Center,
     Degrees,
     Fill,
-    Portion,
     Probability,
     RareFlag,
     Scale,
@@ -116,7 +115,7 @@ class RandomPerspective(Warp):
         fill: The value outside of the image, as for RandomRotation.
     """
 
-    distortion_scale: Portion = 0.5
+    distortion_scale: Probability = 0.5
     p: Probability = 0.5
     interpolation: WarpInterpolation = "bilinear"
     fill: Fill = 0
