@@ -32,7 +32,7 @@ from lmdbloader.kernels.transform.float_pass import convert_planes, suits
 from lmdbloader.kernels.transform.geometry import is_filled
 from lmdbloader.kernels.transform.mixing import mix
 from lmdbloader.kernels.transform.place import erase, finish, place, place_nearest
-from lmdbloader.kernels.transform.program import draw
+from lmdbloader.kernels.transform.program import draw, raise_most
 from lmdbloader.kernels.transform.warp import displaces, move, warp
 
 # Samples whose rows, and later payloads, are asked for together: the processor then looks up their pages side by side.
@@ -91,6 +91,12 @@ def _set_sizes(columns, i, geometry):
 
 
 @kernel
+def _is_resized(g):
+    """Return whether a stage resizes a window of the image before it."""
+    return g[op.CLOSING] == op.THEN_RESIZE and not is_filled(g)
+
+
+@kernel
 def _run_stages(source, row, plane, begun, rooms, rest):
     """Carry an image through its stages from number `begun` on and write it into the batch; see `_carry`.
 
@@ -119,7 +125,7 @@ def _run_stages(source, row, plane, begun, rooms, rest):
                 return num.CHANGED
             target = array_at(rooms[room], limit, source)
             place_nearest(source, row, g, target, new_h, new_w, bounds)
-        elif g[op.CLOSING] == op.THEN_RESIZE and not is_filled(g):
+        elif _is_resized(g):
             top, bottom, left, right = _window(g, np.int64(0), h, np.int64(0), w)
             if not has_scratch(bottom - top, right - left, new_h, new_w, g[op.CUBIC] != 0, scratch):
                 return num.CHANGED
@@ -259,19 +265,6 @@ def _carry(address, image, bits, row, plane, begun, rooms, rest):
 
 
 @kernel
-def _is_resized(g, image, window, rooms, scratch):
-    """Return whether a JPEG's window is resized from its planes, and whether there is room for it."""
-    if g[op.CLOSING] != op.THEN_RESIZE or is_filled(g):
-        return False, True
-    top, bottom, left, right = window
-    new_h, new_w = g[op.NEW_HEIGHT], g[op.NEW_WIDTH]
-    return True, (
-        _fits(new_h, new_w, image[2], rooms[col.ROOM_NBYTES + col.ROOM_FIRST])
-        and has_scratch(bottom - top, right - left, new_h, new_w, g[op.CUBIC] != 0, scratch)
-    )
-
-
-@kernel
 def _read_jpeg(file, payload, verify, image, f, described, affine, geometry, color, rooms, scratch, out):
     """Read a JPEG into its places in the batch, each part of it decoded once; see `_read_image`.
 
@@ -293,13 +286,14 @@ def _read_jpeg(file, payload, verify, image, f, described, affine, geometry, col
             g, window = geometry[v, f, _first_stage(geometry[v, f])], _first_window(geometry[v, f])
             if window[0] < 0 or window[2] < 0 or window[1] > image[0] or window[3] > image[1]:
                 return num.CHANGED
-            is_resized, has_its_room = _is_resized(g, image, window, rooms, scratch)
-            if not has_its_room:
-                return num.CHANGED
-            if is_resized:
-                want_resized(work, image, orientation, window, g[op.NEW_HEIGHT], g[op.NEW_WIDTH])
-            else:
+            if not _is_resized(g):
                 want_pixels(work, image, orientation, window)
+                continue
+            h, w, new_h, new_w = window[1] - window[0], window[3] - window[2], g[op.NEW_HEIGHT], g[op.NEW_WIDTH]
+            fits = _fits(new_h, new_w, image[2], rooms[col.ROOM_NBYTES + col.ROOM_FIRST])
+            if not (fits and has_scratch(h, w, new_h, new_w, g[op.CUBIC] != 0, scratch)):
+                return num.CHANGED
+            want_resized(work, image, orientation, window, new_h, new_w)
         fine = decode_planes(source, nbytes, work, stored_shape(image, orientation))
         tick(clock, DECODE)
         if not fine:
@@ -308,8 +302,7 @@ def _read_jpeg(file, payload, verify, image, f, described, affine, geometry, col
             k, first = v * num_fields + f, _first_stage(geometry[v, f])
             g, window = geometry[v, f, first], _first_window(geometry[v, f])
             wanted = described[k, col.OUT_CHANNELS]
-            is_resized, _ = _is_resized(g, image, window, rooms, scratch)
-            if is_resized:
+            if _is_resized(g):
                 pixels, height, width = np.uint64(rooms[col.ROOM_FIRST]), g[op.NEW_HEIGHT], g[op.NEW_WIDTH]
                 write_resized(
                     work, image, orientation, window, height, width, g[op.CUBIC] != 0, pixels,
@@ -650,9 +643,7 @@ def measure(columns, program, rows, drawn, shapes, failed):
             return num.CHANGED
         for f in range(columns.shape[0]):
             g = geometry[0, f, 0]
-            most[col.MOST_PIXELS] = max(most[col.MOST_PIXELS], g[op.HEIGHT] * g[op.WIDTH])
-            most[col.MOST_HEIGHT] = max(most[col.MOST_HEIGHT], g[op.HEIGHT])
-            most[col.MOST_WIDTH] = max(most[col.MOST_WIDTH], g[op.WIDTH])
+            raise_most(most, g[op.HEIGHT], g[op.WIDTH])
         for v in range(geometry.shape[0]):
             status = draw(
                 program, v, np.uint64(0), np.uint64(0), np.uint64(j), geometry[v], color[v], rectangles[v], most

@@ -287,6 +287,34 @@ def blur_pixels(pixels, channels, height, width, down, across, sigma, work):
 
 
 @kernel
+def blur_plane(plane, height, width, size, columns, rows, out, work):
+    """Filter a plane with `row_length(size)` weights along its rows, and along its columns; see `blur`."""
+    taps, half = row_length(size), size // 2
+    padded = part(work, 0, width + taps + 2 * TAPS)
+    sums = part(work, padded.shape[0], (height + size + 2 * TAPS) * width)
+    middle = part(padded, half, width)
+    for y in range(height):
+        line, row = part(plane, y * width, width), part(sums, (half + y) * width, width)
+        for x in range(width):
+            middle[x] = line[x]
+            row[x] = np.float32(0)
+        for x in range(padded.shape[0] - width):
+            at = x if x < half else x + width
+            padded[at] = middle[mirrored(at - half, width)]
+        filter_row(padded, columns, taps, np.int64(1), row)
+    for y in range(-half, height + size + 2 * TAPS - half):
+        if y < 0 or y >= height:
+            row, same = part(sums, (half + y) * width, width), part(sums, (half + mirrored(y, height)) * width, width)
+            for x in range(width):
+                row[x] = same[x]
+    for y in range(height):
+        line = part(out, y * width, width)
+        for x in range(width):
+            line[x] = np.float32(0)
+        filter_row(part(sums, y * width, (taps + TAPS) * width), rows, taps, width, line)
+
+
+@kernel
 def blur(source, channels, height, width, size, separable, weights, out, padded):
     """Filter an image with a kernel; the border is mirrored without repeating the edge (OpenCV's reflect101).
 
@@ -296,26 +324,19 @@ def blur(source, channels, height, width, size, separable, weights, out, padded)
         out: float32 (channels * height * width,), which may be `source`.
         padded: float32, `padded_room` values.
     """
-    half, count = size // 2, height * width
+    half, count, taps = size // 2, height * width, row_length(size)
     right = half + TAPS
-    step, rows = width + half + right, height + 2 * half
-    taps = row_length(size)
+    step = width + half + right
     for c in range(channels):
-        _pad_rows(part(source, c * count, count), height, width, half, half, right, padded)
         plane = part(out, c * count, count)
         if separable:
-            across = part(padded, rows * step, (rows + TAPS) * width)
-            for y in range((rows + TAPS) * width):
-                across[y] = np.float32(0)
-            for y in range(rows):
-                filter_row(part(padded, y * step, step), weights, taps, np.int64(1), part(across, y * width, width))
+            blur_plane(part(source, c * count, count), height, width, size, weights, weights, plane, padded)
+            continue
+        _pad_rows(part(source, c * count, count), height, width, half, half, right, padded)
         for y in range(height):
             line = part(plane, y * width, width)
             for x in range(width):
                 line[x] = np.float32(0)
-            if separable:
-                filter_row(part(across, y * width, (taps + TAPS) * width), weights, taps, width, line)
-                continue
             for k in range(size):
                 mine = part(weights, k * taps, taps)
                 filter_row(part(padded, (y + k) * step, step), mine, taps, np.int64(1), line)

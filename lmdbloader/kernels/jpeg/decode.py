@@ -216,23 +216,17 @@ def _decode_tile_window(work, window, among):
             mcu = (column + (begin + number) % columns) * tile_mcus
             for exponent in range(among[0], among[1]):
                 s = space.SCALE_WORDS * exponent
-                above, keep = row - scales[s + space.FIRST_ROW], max(scales[s + space.FIRST] - mcu, 0)
-                mcus = min(tile_mcus, scales[s + space.END] - mcu)
-                if above < 0 or row >= scales[s + space.END_ROW] or mcus <= keep:
+                _start_row(work, exponent, row)
+                keep, mcus = max(scales[s + space.FIRST] - mcu, 0), min(tile_mcus, scales[s + space.UNTIL] - mcu)
+                if mcus <= keep:
                     continue
                 sizes = scales[s + space.SIZE], scales[s + space.COLOR_SIZE]
                 steps = np.uint64(scales[s + space.ROW]), np.uint64(scales[s + space.COLOR_ROW])
-                here = mcu + keep - scales[s + space.FIRST]
-                target = (
-                    np.uint64(scales[s + space.PLANE])
-                    + np.uint64(above * head[facts.DOWN_MOST] * sizes[0]) * steps[0]
-                    + np.uint64(here * head[facts.ACROSS_MOST] * sizes[0])
-                )
-                color = (
-                    np.uint64(scales[s + space.COLOR]) + np.uint64(above * sizes[1]) * steps[1]
-                    + np.uint64(here * sizes[1])
+                here, targets = mcu + keep - scales[s + space.FIRST], s + space.TARGETS
+                planes = (
+                    np.uint64(scales[targets] + here * head[facts.ACROSS_MOST] * sizes[0]),
+                    np.uint64(scales[targets + 1] + here * sizes[1]), np.uint64(scales[targets + 2] + here * sizes[1]),
                 )  # fmt: skip
-                planes = target, color, color + np.uint64(scales[s + space.COLOR_PLANE])
                 _transform_tile(work, number, mcus, keep, sizes, planes, steps)
         begin += count
     return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lmdbloader.kernels.degrade.blur import filter_row, gaussian_row, mirrored, row_length
+from lmdbloader.kernels.degrade.blur import blur_plane, gaussian_row, row_length
 from lmdbloader.kernels.degrade.random import CHUNK, fill_uniform
 from lmdbloader.kernels.degrade.steps import TAPS
 from lmdbloader.kernels.runtime.compile import kernel
@@ -28,34 +28,13 @@ def displacement_room(height, width, side):
 @kernel
 def _smooth(plane, height, width, side, across, down, factor, work):
     """Smooth a plane in place with a kernel of `side` x `side`, mirrored at its border, and multiply it."""
-    taps, half = row_length(side), side // 2
+    taps = row_length(side)
     columns, rows = part(work, 0, taps), part(work, taps, taps)
     gaussian_row(side, across, columns)
     gaussian_row(side, down, rows)
     for k in range(taps):
         rows[k] *= factor
-    padded = part(work, 2 * taps, width + taps + 2 * TAPS)
-    sums = part(work, 2 * taps + padded.shape[0], (height + side + 2 * TAPS) * width)
-    middle = part(padded, half, width)
-    for y in range(height):
-        line, row = part(plane, y * width, width), part(sums, (half + y) * width, width)
-        for x in range(width):
-            middle[x] = line[x]
-            row[x] = np.float32(0)
-        for x in range(padded.shape[0] - width):
-            at = x if x < half else x + width
-            padded[at] = middle[mirrored(at - half, width)]
-        filter_row(padded, columns, taps, np.int64(1), row)
-    for y in range(-half, height + side + 2 * TAPS - half):
-        if y < 0 or y >= height:
-            row, same = part(sums, (half + y) * width, width), part(sums, (half + mirrored(y, height)) * width, width)
-            for x in range(width):
-                row[x] = same[x]
-    for y in range(height):
-        line = part(plane, y * width, width)
-        for x in range(width):
-            line[x] = np.float32(0)
-        filter_row(part(sums, y * width, (taps + TAPS) * width), rows, taps, width, line)
+    blur_plane(plane, height, width, side, columns, rows, plane, part(work, 2 * taps, work.shape[0] - 2 * taps))
 
 
 @kernel

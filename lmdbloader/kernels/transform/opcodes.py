@@ -91,7 +91,9 @@ WARP_ELASTIC, WARP_KEY, WARP_HEIGHT, WARP_WIDTH = 2, 6, 8, 9
 TO_BLACK = 2
 # Of AUGMIX: the key, its real numbers, the fill, and how many times smaller the image is than the largest one.
 MIX_KEY, MIX_NUMBERS, MIX_FILL, MIX_RATIO = 1, 3, 9, 12
-NUM_COLOR = 4 + NUM_REAL
+# Of all stages: the last operation, of all those of all views.
+COLOR_OPERATION = 13
+NUM_COLOR = COLOR_OPERATION + 1
 # The number of a sample has so many bits; above them is the number of a frame in its window.
 FRAME_BITS = 44
 # A set of fields has one bit for each.

@@ -153,14 +153,11 @@ def draw_policy(operation, numbers, seed, sample, epoch, number, geometry, color
     fields = operation[op.OP_FIELDS]
     if moves(which):
         set_move(which, magnitude, geometry, color, fields, stage, numbers[op.POLICY_BLENDS], 1.0)
+        return
     for f in range(geometry.shape[0]):
-        g = geometry[f, stage]
-        if fields >> f & 1 and g[op.MASK] == 0:
-            for c in range(3 if moves(which) else 0):
-                g[op.FILL + c] = operation[op.OP_FILL + c]
-            if not moves(which):
-                set_color(which, magnitude, color[f, stage])
-                g[op.CLOSING] = op.THEN_COLOR
+        if fields >> f & 1 and geometry[f, stage, op.MASK] == 0:
+            set_color(which, magnitude, color[f, stage])
+            geometry[f, stage, op.CLOSING] = op.THEN_COLOR
 
 
 @kernel

@@ -138,7 +138,7 @@ def _resize_to(operation, height, width):
 
 
 @kernel
-def is_taken(operation, numbers, seed, epoch, sample, number):
+def _is_taken(operation, numbers, seed, epoch, sample, number):
     """Return whether a BRANCH with a number takes the operations after it."""
     origin = np.uint64(number - operation[op.BRANCH_BACK])
     count, item = operation[op.BRANCH_COUNT], operation[op.BRANCH_ITEM]
@@ -151,6 +151,14 @@ def is_taken(operation, numbers, seed, epoch, sample, number):
         word = philox(seed, AUGMENT_STREAM, sample, epoch, origin, np.uint64(other))[0]
         place += word < own or (word == own and other < item)
     return place == operation[op.BRANCH_PLACE]
+
+
+@kernel
+def raise_most(most, height, width):
+    """Raise `most` of `draw` to the size of an image."""
+    most[MOST_PIXELS] = max(most[MOST_PIXELS], height * width)
+    most[MOST_HEIGHT] = max(most[MOST_HEIGHT], height)
+    most[MOST_WIDTH] = max(most[MOST_WIDTH], width)
 
 
 @kernel
@@ -192,7 +200,7 @@ def draw(program, view, seed, epoch, sample, geometry, color, rectangles, most):
         if at < following:
             continue
         if operation[op.OP_CODE] == op.BRANCH:
-            if not is_taken(operation, numbers, seed, epoch, sample, number):
+            if not _is_taken(operation, numbers, seed, epoch, sample, number):
                 following = at + 1 + operation[op.BRANCH_SKIPS]
             continue
         while stage < operation[op.OP_STAGE]:
@@ -207,22 +215,22 @@ def draw(program, view, seed, epoch, sample, geometry, color, rectangles, most):
                     g[op.CLOSING] = op.WRITE  # it was padded with another fill
                 _open_next(geometry[f], stage)
             stage += 1
+        for f in range(num_fields):
+            g = geometry[f, stage]
+            if operation[op.OP_FIELDS] >> f & 1:
+                color[f, stage, op.COLOR_OPERATION] = at
+                for c in range(3 if operation[op.OP_PADS] and g[op.MASK] == 0 else 0):
+                    g[op.FILL + c] = operation[op.OP_FILL + g[op.OWN_FILL] + c]
         status = _apply(
             operation, numbers, seed, epoch, sample, frame, np.uint64(number), geometry, color, rectangles, most, stage
         )
         if status:
             return status
         for f in range(num_fields):
-            height, width = geometry[f, stage, op.HEIGHT], geometry[f, stage, op.WIDTH]
-            if geometry[f, stage, op.CLOSING] == op.THEN_RESIZE or geometry[f, stage, op.CLOSING] == op.THEN_WARP:
-                most[MOST_PIXELS] = max(
-                    most[MOST_PIXELS], geometry[f, stage, op.NEW_HEIGHT] * geometry[f, stage, op.NEW_WIDTH]
-                )
-                most[MOST_HEIGHT] = max(most[MOST_HEIGHT], geometry[f, stage, op.NEW_HEIGHT])
-                most[MOST_WIDTH] = max(most[MOST_WIDTH], geometry[f, stage, op.NEW_WIDTH])
-            most[MOST_PIXELS] = max(most[MOST_PIXELS], height * width)
-            most[MOST_HEIGHT] = max(most[MOST_HEIGHT], height)
-            most[MOST_WIDTH] = max(most[MOST_WIDTH], width)
+            g = geometry[f, stage]
+            if g[op.CLOSING] == op.THEN_RESIZE or g[op.CLOSING] == op.THEN_WARP:
+                raise_most(most, g[op.NEW_HEIGHT], g[op.NEW_WIDTH])
+            raise_most(most, g[op.HEIGHT], g[op.WIDTH])
     while stage < geometry.shape[1] - 1:
         for f in range(num_fields):
             _open_next(geometry[f], stage)
@@ -349,7 +357,4 @@ def _apply(operation, numbers, seed, epoch, sample, frame, number, geometry, col
                 # The window of a random crop may be the whole image, and an image turned in its file is resized as is.
                 high, wide = full_height // ratio, full_width // ratio
                 most[MOST_BETWEEN] = max(most[MOST_BETWEEN], max(high * g[op.NEW_WIDTH], wide * g[op.NEW_HEIGHT]))
-            elif operation[op.OP_PADS] and g[op.MASK] == 0:
-                for c in range(3):
-                    g[op.FILL + c] = operation[op.OP_FILL + g[op.OWN_FILL] + c]
     return 0

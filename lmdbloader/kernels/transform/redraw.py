@@ -7,7 +7,7 @@ import numpy as np
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.transform import opcodes as op
 from lmdbloader.kernels.transform.geometry import is_filled
-from lmdbloader.kernels.transform.program import draw, is_taken
+from lmdbloader.kernels.transform.program import draw
 
 
 @kernel
@@ -91,13 +91,11 @@ def redraw(sizes, program, view, seed, epoch, samples, drawn, inverses, flips, a
     """
     geometries, colors, boxes_of, most, _ = drawn
     geometry, color, rectangles = geometries[view], colors[view], boxes_of[view]
-    whole, real, views = program
-    begin, end, shared = views[view, op.VIEW_BEGIN], views[view, op.VIEW_END], views[view, op.VIEW_SHARED]
+    begin = program[2][view, op.VIEW_BEGIN]
     for j in range(samples.shape[0]):
         for f in range(geometry.shape[0]):
             geometry[f, 0, op.HEIGHT], geometry[f, 0, op.WIDTH] = sizes[j, f, 0], sizes[j, f, 1]
-        sample = np.uint64(samples[j])
-        status = draw(program, view, seed, epoch, sample, geometry, color, rectangles, most)
+        status = draw(program, view, seed, epoch, np.uint64(samples[j]), geometry, color, rectangles, most)
         if status:
             return status
         for f in range(geometry.shape[0]):
@@ -105,23 +103,13 @@ def redraw(sizes, program, view, seed, epoch, samples, drawn, inverses, flips, a
             for k in range(rectangles.shape[1]):
                 for side in range(4):
                     boxes[j, f, k, side] = rectangles[f, k, side]
-        sample = sample & np.uint64((1 << op.FRAME_BITS) - 1)
-        following = np.int64(0)
-        for at in range(begin, end):
-            operation, number = whole[at], at - begin
-            applied[j, number] = 0
-            if at < following:
-                continue
-            if operation[op.OP_CODE] == op.BRANCH:
-                drawn_as = number + (view << op.VIEW_BITS) if number >= shared else number
-                if not is_taken(operation, real[at], seed, epoch, sample, drawn_as):
-                    following = at + 1 + operation[op.BRANCH_SKIPS]
-                continue
-            stage, f = operation[op.OP_STAGE], np.int64(0)
+        for number in range(applied.shape[1]):
+            operation, f = program[0][begin + number], np.int64(0)
             while f < geometry.shape[0] - 1 and not operation[op.OP_FIELDS] >> f & 1:
                 f += 1
-            # Of the operations that were not skipped, one at most ends a stage.
-            applied[j, number] = geometry[f, stage, op.CLOSING] >= op.THEN_COLOR
+            found = color[f, operation[op.OP_STAGE]]
+            is_last = found[op.COLOR_OPERATION] == begin + number  # of its stage, of which one at most ends it
+            applied[j, number] = is_last and geometry[f, operation[op.OP_STAGE], op.CLOSING] >= op.THEN_COLOR
             for k in range(op.NUM_COLOR):
-                numbers[j, number, k] = color[f, stage, k]
+                numbers[j, number, k] = found[k]
     return 0

@@ -105,11 +105,6 @@ def draw_warp(operation, numbers, seed, epoch, sample, number, geometry, color, 
     words = philox(seed, AUGMENT_STREAM, sample, epoch, number, np.uint64(0))
     more = philox(seed, AUGMENT_STREAM, sample, epoch, number, np.uint64(1))
     bilinear = operation[op.OP_CUBIC] != 0
-    for f in range(geometry.shape[0]):
-        g = geometry[f, stage]
-        if fields >> f & 1 and g[op.MASK] == 0:
-            for c in range(3):
-                g[op.FILL + c] = operation[op.OP_FILL + g[op.OWN_FILL] + c]
     if operation[op.OP_CODE] == op.PERSPECTIVE:
         if unit(words[0]) < numbers[op.PERSPECTIVE_P]:
             last = philox(seed, AUGMENT_STREAM, sample, epoch, number, np.uint64(2))
