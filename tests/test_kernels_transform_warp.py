@@ -80,16 +80,10 @@ def test_affine_is_that_of_torchvision(data: Any) -> None:
     )
 
 
-def operation(code: int, bilinear: bool, real: Any) -> tuple[np.ndarray, np.ndarray]:
+def draw(code: int, real: Any, geometry: np.ndarray, color: np.ndarray, bilinear: bool = True, sample: int = 0) -> None:
     whole, numbers = np.zeros(op.NUM_WHOLE, np.int64), np.zeros(op.NUM_REAL)
     whole[op.OP_CODE], whole[op.OP_FIELDS], whole[op.OP_CUBIC] = code, 1, bilinear
     numbers[: len(real)] = real
-    return whole, numbers
-
-
-def draw(code: int, real: Any, geometry: np.ndarray, color: np.ndarray, bilinear: bool = True, sample: int = 0) -> None:
-    whole, numbers = operation(code, bilinear, real)
-    whole[op.OP_FILL : op.OP_FILL + 3] = geometry[0, 0, op.FILL :]
     words = [np.uint64(n) for n in (5, 0, sample, 2)]
     warp.draw_warp(whole, numbers, *words, geometry, color, 0, 0, 1)
 

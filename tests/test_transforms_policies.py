@@ -139,29 +139,6 @@ def test_masks_follow_moves_and_are_left_alone_by_colours(tmp_path: Path) -> Non
     assert len(names) == 15
 
 
-def test_boxes_and_points_follow_moves(tmp_path: Path) -> None:
-    image, mask = np.zeros((60, 80, 3), np.uint8), np.zeros((60, 80), np.uint8)
-    mask[20:41, 30:61] = 1
-    places = {"boxes": np.array([[30, 20, 61, 41]], np.float32), "points": np.array([[45, 30]], np.float32)}
-    declared = {"mask": fields.Mask(), "boxes": fields.Boxes(), "points": fields.Points()}
-    lmdbloader.write([{"image": image, "mask": mask, **places}] * 60, tmp_path / "d", fields=declared)
-    for transform in (T.RandAugment(1, 20), T.TrivialAugmentWide()):
-        view = lmdbloader.LMDBDataset(tmp_path / "d").transformed([transform], seed=4)
-        view.set_epoch(0)
-        moved = 0
-        for k in range(60):
-            found = view[k]
-            rows, columns = (found.mask == 1).any(1).nonzero().flatten(), (found.mask == 1).any(0).nonzero().flatten()
-            left, top, right, bottom = found.boxes[0].tolist()
-            moved += found.boxes[0].tolist() != places["boxes"][0].tolist()
-            if len(rows) and rows[0] > 0 and rows[-1] < 59 and columns[0] > 0 and columns[-1] < 79:  # all of it is seen
-                seen = torch.tensor([columns[0], rows[0], columns[-1] + 1, rows[-1] + 1])
-                assert (seen - torch.tensor([left, top, right, bottom])).abs().max() <= 2
-            x, y = found.points[0].round().int().tolist()
-            assert not (0 <= x < 80 and 0 <= y < 60) or found.mask[y, x] == 1
-        assert moved > 10
-
-
 def test_images_of_a_sample_change_in_step(tmp_path: Path) -> None:
     y, x = np.mgrid[:64, :96]
     hr = np.stack([2 * x + y // 4, 200 - x - y, 60 + y * 2], -1).astype(np.uint8)

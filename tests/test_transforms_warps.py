@@ -23,6 +23,7 @@ WARPS = (
     T.RandomPerspective(0.5, 1.0, "nearest", 255),
     T.ElasticTransform(20, 4, "nearest", 255),
 )
+POLICIES = T.RandAugment(1, 20), T.TrivialAugmentWide()
 
 
 def sample_of(k: int) -> dict[str, Any]:
@@ -48,12 +49,12 @@ def read(dataset: lmdbloader.LMDBDataset, *transforms: Any, seed: int = 0) -> An
     return next(iter(lmdbloader.Loader(dataset, 8, order="sequential", transforms=transforms, seed=seed)))
 
 
-@pytest.mark.parametrize("warp", WARPS, ids=lambda t: type(t).__name__)
+@pytest.mark.parametrize("warp", [*WARPS, *POLICIES], ids=lambda t: type(t).__name__)
 @pytest.mark.parametrize("more", [(), (T.RandomCrop((20, 32)), T.RandomHorizontalFlip(1.0), T.Resize((40, 64)))])
 def test_masks_boxes_and_points_follow(dataset: lmdbloader.LMDBDataset, warp: Any, more: Any) -> None:
     for seed in range(4):
         batch = read(dataset, warp, *more, seed=seed)
-        if not more:  # labels are where the pixels are, and ignored where the fill is
+        if not more and warp not in POLICIES:  # labels are where the pixels are, and ignored where the fill is
             expected = torch.where(batch.image[:, 0] == 200, 1, torch.where(batch.image[:, 0] == 255, 9, 0))
             assert torch.equal(batch.mask.to(torch.int64), expected)
         plain = read(dataset, warp, seed=seed)
