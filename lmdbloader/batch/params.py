@@ -32,13 +32,8 @@ _NUMBERS: Mapping[str, Mapping[str, tuple[int, float]]] = {
 }
 
 
-def _orders() -> I64:
-    """Return the 24 orders of ColorJitter's changes, (24, 4): 0 is brightness, then contrast, saturation and hue."""
-    found = [(*others[:k], 3, *others[k:]) for others in permutations(range(3)) for k in range(4)]
-    return np.array(found, np.int64)
-
-
-_ORDERS = _orders()
+# The 24 orders of ColorJitter's changes, (24, 4): 0 is brightness, then contrast, saturation and hue.
+_ORDERS = np.array([(*order[:k], 3, *order[k:]) for order in permutations(range(3)) for k in range(4)], np.int64)
 
 
 def check_params(pipeline: Pipeline, dataset: LMDBDataset) -> None:

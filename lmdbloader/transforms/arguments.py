@@ -283,6 +283,7 @@ Smoothness = Annotated[
         _is_smoothness,
     ),
 ]
+Concentration = Annotated[float, _scalar("an {name} above 0", lambda number: 0 < number < 1e6)]
 Flag = Annotated[bool, Kind(_flag)]
 # An argument that is seldom given: a transform's repr has it only if it is.
 RareFlag = Annotated[bool, Kind(_flag, is_shown=False)]

@@ -33,8 +33,7 @@ class Program:
         is_random: Whether some operation makes random choices.
         warps: Whether some operation warps images.
         varying: For each field, as `values`, whether its sizes depend on random choices.
-        shared: How many operations at the beginning of each view are drawn once for all of them.
-        ends: Where the operations of each view end.
+        views: (views, NUM_VIEW) int64, the operations of each.
     """
 
     whole: npt.NDArray[np.int64]
@@ -47,23 +46,14 @@ class Program:
     is_random: bool
     warps: bool
     varying: tuple[bool, ...]
-    shared: int
-    ends: tuple[int, ...]
-
-    @property
-    def views(self) -> npt.NDArray[np.int64]:
-        """The operations of each view: VIEW_BEGIN ... VIEW_SHARED."""
-        return _views(self.ends, self.shared)
+    views: npt.NDArray[np.int64]
 
     def part(self, path: Sequence[int]) -> tuple[npt.NDArray[Any], ...]:
         """Return the operations of a path as a program of their own: whole, real and views."""
         numbers = np.array(path, np.int64)
-        ends = np.searchsorted(numbers, self.ends).tolist()
-        return self.whole[numbers], self.real[numbers], _views(ends, 0)
-
-
-def _views(ends: Sequence[int], shared: int) -> npt.NDArray[np.int64]:
-    return np.array([(0 if k == 0 else ends[k - 1], end, shared) for k, end in enumerate(ends)], np.int64)
+        views = np.searchsorted(numbers, self.views)
+        views[:, opcodes.VIEW_SHARED] = 0
+        return self.whole[numbers], self.real[numbers], views
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +90,18 @@ def compile_program(
         )
     compiler = _Compiler()
     size = max((field.size for field in fields), default=()) if all(field.size for field in fields) else ()
-    paths, values, varying, ends = list[list[int]]([[]]), list[Values](), list[bool](), list[int]()
+    paths, values, varying, bounds = list[list[int]]([[]]), list[Values](), list[bool](), list[tuple[int, int, int]]()
     shared = num_stages = 0
     for number, view in enumerate([()] if views is None else views):
         compiler.begin(fields)
+        begin = len(compiler.whole)
         state, found = compiler.add_all(transforms, _State(0, 0, size), (number, 0))
-        shared = shared if ends else len(compiler.whole)
+        shared = shared if bounds else len(compiler.whole)
         state, others = compiler.add_all(view, state, (number, 1))
         paths = _followed(_followed(paths, found), others)
         values += [chain.values(compiler.num_erasings) for chain in compiler.chains]
         varying += [bool(state.varying >> f & 1) for f in range(len(fields))]
-        ends.append(len(compiler.whole))
+        bounds.append((begin, len(compiler.whole), shared))
         num_stages = max(num_stages, state.stage + 1)
     return Program(
         np.array(compiler.whole, np.int64).reshape(-1, opcodes.NUM_WHOLE),
@@ -123,8 +114,7 @@ def compile_program(
         any(operation[opcodes.OP_CODE] not in _FIXED for operation in compiler.whole),
         any(t.warps for t, _ in compiler.sources.values()),
         tuple(varying),
-        shared,
-        tuple(ends),
+        np.array(bounds, np.int64),
     )
 
 

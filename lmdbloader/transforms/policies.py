@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from lmdbloader.base.arguments import number, whole
+from lmdbloader.base.arguments import whole
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels.transform import opcodes
 from lmdbloader.kernels.transform import policy_tables as tables
-from lmdbloader.transforms.arguments import Fill, Flag, Kind, WarpInterpolation
+from lmdbloader.transforms.arguments import Concentration, Fill, Flag, Kind, WarpInterpolation
 from lmdbloader.transforms.base import Geometry
 
 _MOST = 1000
@@ -29,13 +29,6 @@ def _policy(of: object, name: str, value: Any) -> str:
     if named not in tables.POLICIES:
         raise OptionError(f"{type(of).__name__}({name}={value!r}): expected one of {', '.join(tables.POLICIES)}")
     return str(named)
-
-
-def _alpha(of: object, name: str, value: Any) -> float:
-    found = number(f"{type(of).__name__}: {name}", value)
-    if not 0 < found < 1e6:
-        raise OptionError(f"{type(of).__name__}({name}={value!r}): expected a number above 0")
-    return found
 
 
 EdgeFill = Annotated[float | tuple[float, float, float] | None, Kind(_fill)]
@@ -171,7 +164,7 @@ class AugMix(_Policy):
     severity: Annotated[int, _whole(1, 10)] = 3
     mixture_width: Annotated[int, _whole(1, opcodes.MOST_CHAINS)] = 3
     chain_depth: Annotated[int, _whole(-_MOST)] = -1
-    alpha: Annotated[float, Kind(_alpha)] = 1.0
+    alpha: Concentration = 1.0
     all_ops: Flag = True
     interpolation: WarpInterpolation = "bilinear"
     fill: EdgeFill = None
