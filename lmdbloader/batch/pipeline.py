@@ -288,24 +288,24 @@ class Pipeline:
 
     def _measure_shapes(self, rows: Rows) -> I64:
         """Return LOW_HEIGHT ... HIGH_WIDTH (outputs, 4) of the results; raise `_most` to the sizes on the way."""
-        parts = [self._measure_part(as_array(part), path) for part in parts_of(rows) for path in self.program.paths]
-        shapes, highest = np.min(parts, axis=0), np.max(parts, axis=0)
-        high = [at.HIGH_HEIGHT, at.HIGH_WIDTH]
-        shapes[:, high] = highest[:, high]
-        return np.ascontiguousarray(shapes, np.int64)
+        shapes = np.zeros((len(self.program.values), 4), np.int64)
+        shapes[:, [at.LOW_HEIGHT, at.LOW_WIDTH]] = np.iinfo(np.int64).max
+        for part in map(as_array, parts_of(rows)):
+            for path in self.program.paths:
+                self._measure_part(part, path, shapes)
+        return shapes
 
-    def _measure_part(self, rows: I64, path: Sequence[int]) -> I64:
+    def _measure_part(self, rows: I64, path: Sequence[int], shapes: I64) -> None:
         self.reader.index.check(rows)
         for f, columns in enumerate(self._columns):  # memory is allocated by these sizes
             most = self.reader.index.facts[self.fields[f]].extremes["raw_nbytes"][1]
             if (wrong := columns[at.IMAGE_HEIGHT][rows] > most // np.maximum(columns[at.IMAGE_WIDTH][rows], 1)).any():
                 raise self.reader.damaged(self.fields[f], int(rows[int(wrong.argmax())]), CHANGED)
-        shapes, failed = np.zeros((len(self.program.values), 4), np.int64), np.zeros(2, np.int64)
+        failed = np.zeros(2, np.int64)
         for operations in _extremes_of(*self.program.part(path)):
             status = entries.measure(self._addresses, operations, rows, self._drawn(self._most), shapes, failed)
             if status:
                 raise self._error(status, int(rows[failed[at.FAILED_ROW]]), 0)
-        return shapes
 
     def _describe(self) -> None:
         """Fill the tables that the kernel reads."""

@@ -629,7 +629,7 @@ def measure(columns, program, rows, drawn, shapes, failed):
 
     Args:
         columns, program, rows, drawn: As in `assemble`; `most` is set to the sizes that the rooms must hold.
-        shapes: (views * fields, 4) int64, set to LOW_HEIGHT ... HIGH_WIDTH of the results.
+        shapes: (views * fields, 4) int64, LOW_HEIGHT ... HIGH_WIDTH, lowered and raised to those of the results.
         failed: (2,) int64, set to the position in `rows` that a status is about.
 
     Returns:
@@ -652,8 +652,8 @@ def measure(columns, program, rows, drawn, shapes, failed):
                 return status
             for f in range(columns.shape[0]):
                 g, shape = geometry[v, f, last], shapes[v * columns.shape[0] + f]
-                shape[col.LOW_HEIGHT] = g[op.HEIGHT] if j == 0 else min(shape[col.LOW_HEIGHT], g[op.HEIGHT])
-                shape[col.HIGH_HEIGHT] = g[op.HEIGHT] if j == 0 else max(shape[col.HIGH_HEIGHT], g[op.HEIGHT])
-                shape[col.LOW_WIDTH] = g[op.WIDTH] if j == 0 else min(shape[col.LOW_WIDTH], g[op.WIDTH])
-                shape[col.HIGH_WIDTH] = g[op.WIDTH] if j == 0 else max(shape[col.HIGH_WIDTH], g[op.WIDTH])
+                shape[col.LOW_HEIGHT] = min(shape[col.LOW_HEIGHT], g[op.HEIGHT])
+                shape[col.HIGH_HEIGHT] = max(shape[col.HIGH_HEIGHT], g[op.HEIGHT])
+                shape[col.LOW_WIDTH] = min(shape[col.LOW_WIDTH], g[op.WIDTH])
+                shape[col.HIGH_WIDTH] = max(shape[col.HIGH_WIDTH], g[op.WIDTH])
     return num.OK

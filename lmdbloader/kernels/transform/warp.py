@@ -16,7 +16,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from lmdbloader.kernels.runtime.compile import kernel
-from lmdbloader.kernels.runtime.memory import array_at, f32_at, i32_at, part, u32_at
+from lmdbloader.kernels.runtime.memory import array_at, f32_at, i32_at, part
 from lmdbloader.kernels.runtime.philox import AUGMENT_STREAM, below, philox, uniform, unit
 from lmdbloader.kernels.runtime.trigonometry import cos, sin
 from lmdbloader.kernels.transform import opcodes as op
@@ -389,19 +389,12 @@ def _interleave(source, first, channels, height, width, rest, out):
         red = part(source, at, width)
         green = part(source, at + plane if channels > 1 else at, width)
         blue = part(source, at + 2 * plane if channels > 2 else at, width)
-        if source.itemsize == 1:
-            words = u32_at(row.ctypes.data + np.uint64(_LANES), width)
-            for x in range(width):
-                words[x] = (
-                    np.uint32(red[x]) | np.uint32(green[x]) << np.uint32(8) | np.uint32(blue[x]) << np.uint32(16)
-                ) | np.uint32(1 << 24)
-        else:
-            inner = part(row, _LANES, width * _LANES)
-            for x in range(width):
-                inner[4 * x] = red[x]
-                inner[4 * x + 1] = green[x]
-                inner[4 * x + 2] = blue[x]
-                inner[4 * x + 3] = 1
+        inner = part(row, _LANES, width * _LANES)
+        for x in range(width):
+            inner[4 * x] = red[x]
+            inner[4 * x + 1] = green[x]
+            inner[4 * x + 2] = blue[x]
+            inner[4 * x + 3] = 1
 
 
 @kernel
