@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,14 +74,10 @@ class Classes:
 
 
 def classes_of(dataset: LMDBDataset, call: str) -> Classes:
-    """Return the samples of each class of a dataset.
-
-    Args:
-        dataset: With one label for each sample.
-        call: The argument of the Loader that needs them, for messages.
+    """Return the samples of each class of a dataset; `call` is the Loader's argument that needs them.
 
     Raises:
-        OptionError: It has no labels, several fields of them, several for a sample, or a sample without one.
+        OptionError: It has not one label for each sample.
     """
     name = _label_field(dataset, call)
     labels: I64 = np.asarray(dataset.reader.index.take(name, dataset.stored_rows), np.int64)
@@ -98,26 +93,23 @@ def classes_of(dataset: LMDBDataset, call: str) -> Classes:
 
 def _label_field(dataset: LMDBDataset, call: str) -> str:
     """Return the name of the field of labels."""
-    reader = dataset.reader
-    names = {name: None for name in (*reader.manifest.classes, "label") if name in reader.fields}
-    labels = [name for name in names if reader.fields[name].kind == "int"]
+    fields = dataset.reader.fields
+    names = dict.fromkeys((*dataset.reader.manifest.classes, "label"))
+    labels = [name for name in names if name in fields and fields[name].kind == "int"]
     chosen = [name for name in labels if name in dataset.fields] if len(labels) > 1 else labels
     if len(chosen) == 1:
         return chosen[0]
     if labels:
-        fields = ", ".join(f"'{name}'" for name in dataset.fields if name not in labels[1:])
+        one = [name for name in dataset.fields if name not in labels[1:]]
         raise OptionError(
             f"{call}: the dataset has labels in several fields: {', '.join(labels)}. Read it with one of them: "
-            f"LMDBDataset(path, fields=[{fields}])."
+            f"LMDBDataset(path, fields={one})."
         )
-    several = [name for name, f in reader.fields.items() if f.kind in ("labels", "boxes", "array", "json")]
+    several = [name for name, f in fields.items() if f.kind in ("labels", "boxes", "array", "json")]
     found = f"the labels of a sample are several ({', '.join(several)})" if several else "it has no label field"
-    line = "a number for each sample: Loader(..., weights=[...])"
-    if "batch_sampler" in call:
-        line = "lists of sample numbers: Loader(..., batch_sampler=[[0, 5], [7, 2]])"
     raise OptionError(
         f"{call}: expected a dataset with one class for each sample, in a field of ints named label, or one with the "
-        f"names of classes; {found}. Write {line}."
+        f"names of classes; {found}. Write Loader(..., weights=[...]), or batch_sampler=[...]."
     )
 
 
@@ -126,15 +118,15 @@ class BalancedOrders(Orders):
 
     shown = "balanced"
 
-    def __init__(self, num_samples: int, classes: Classes, draws: Any) -> None:
+    def __init__(self, classes: Classes, draws: Any) -> None:
         """Take the classes, and the Loader's `num_samples`.
 
         Raises:
             OptionError: `num_samples` is out of range.
         """
-        most = 2**62 // max(num_samples, 1)
-        self._draws = num_samples if draws is None else whole("num_samples", draws, 1, most)
-        if self._draws and not num_samples:
+        count = len(classes.samples)
+        self._draws = count if draws is None else whole("num_samples", draws, 1, 2**62 // max(count, 1))
+        if self._draws and not count:
             raise OptionError(f"num_samples={shown(draws)}, weights: the dataset has no samples to draw from")
         self._classes = classes
         self.options = {"weights": "balanced", "num_samples": draws}
@@ -165,11 +157,7 @@ class ClassOrders(BatchOrders):
     """Orders of batches of some classes with some samples of each."""
 
     def __init__(self, classes: Classes, given: ClassBatches) -> None:
-        """Take the classes of a dataset, and which batches to make.
-
-        Raises:
-            OptionError: There are fewer classes than a batch has.
-        """
+        """Take the classes of a dataset; raise OptionError if there are fewer than a batch has."""
         if given.num_classes > len(classes.sizes):
             raise OptionError(
                 f"batch_sampler={given}: the dataset has {counted(len(classes.sizes), 'class', 'classes')} in "
@@ -194,29 +182,14 @@ class ClassOrders(BatchOrders):
         found = np.empty_like(numbers)
         entries.shuffle_piles(np.zeros_like(numbers), numbers, count, seed, epoch, _CLASSES, found)
         times, chosen = np.divmod(with_occurrences(found % count[0], int(count[0])), count[0])
-        # In the same way, rounds in which a sample of a class comes at most once; or all of a smaller class each time.
+        # In the same way, rounds in which a sample of a class comes at most once; of a smaller class several in a turn.
         sizes = classes.sizes[chosen]
-        turns = np.maximum(sizes // per_class, 1)
-        rounds, places = np.divmod(times, turns)
-        within = (places * per_class)[:, None] + np.arange(per_class)
-        small = (sizes < per_class)[:, None]
-        rounds = np.where(small, (times * -(-per_class // sizes))[:, None] + within // sizes[:, None], rounds[:, None])
-        numbers = rounds * sizes[:, None] + np.where(small, within % sizes[:, None], within)
+        repeats = -(-per_class // sizes)
+        rounds, turns = np.divmod(times, repeats * sizes // per_class)
+        numbers = (rounds * repeats * sizes + turns * per_class)[:, None] + np.arange(per_class)
         draws = classes.draws(np.repeat(chosen, per_class), numbers.ravel(), seed, epoch) % max(len(classes.samples), 1)
         bounds = np.arange(self._num_batches + 1) * self.batch_size
         return in_batches(with_occurrences(draws, len(classes.samples)), bounds)
 
     def text(self, epoch: int, layout: Layout) -> str:
         return f"{self.shown} by {self._classes.field}"
-
-
-def balanced_orders(num_samples: int, weights: str, draws: Any, classes: Callable[[str], Classes] | None) -> Orders:
-    """Return the orders of `weights="balanced"`.
-
-    Raises:
-        OptionError: It is another text, or the dataset has not one label for each sample.
-    """
-    if weights != "balanced":
-        raise OptionError(f"weights={shown(weights)}: expected 'balanced', or a list of numbers, one for each sample")
-    assert classes is not None
-    return BalancedOrders(num_samples, classes("weights='balanced'"), draws)

@@ -127,9 +127,11 @@ def _weighted(
     num_samples: int, weights: Weights, draws: int | None, classes: Callable[[str], Classes] | None
 ) -> Orders:
     if isinstance(weights, str):
-        from lmdbloader.loader.classes import balanced_orders
+        from lmdbloader.loader.classes import BalancedOrders
 
-        return balanced_orders(num_samples, weights, draws, classes)
+        if weights != "balanced" or classes is None:
+            raise OptionError(f"weights={shown(weights)}: expected 'balanced', or a number for each sample")
+        return BalancedOrders(classes("weights='balanced'"), draws)
     from lmdbloader.loader.choices import WeightedOrders
 
     return WeightedOrders(num_samples, weights, draws)
