@@ -259,10 +259,10 @@ def _is_cut_from_large(pipeline: Pipeline, name: str) -> bool:
 
 
 class _Group:
-    """A group of batches of one kind that one thread reads, or of one large batch whose parts several threads read.
+    """A group of batches that one thread reads, or of one large batch whose parts several threads read.
 
     Attributes:
-        number: Of the group; groups of several kinds that are read one after the other have one number.
+        number: Of the group.
         first, end: Its batches.
         batcher: Reads them.
         size: Samples of each, but the last may have fewer.
@@ -364,12 +364,10 @@ class EpochRun:
             from lmdbloader.loader.surroundings import Surroundings
 
             run = Surroundings().run
-        positions, begin = self._positions, group * self._at_once
-        groups = []
-        for first, end in positions.runs(begin, min(begin + self._at_once, len(positions))):
-            batcher = self._batcher_of(positions.kind_of(first))
-            groups.append(_Group(group, (first, end), self._num_parts, batcher, positions.size_of(first), run))
-        return [partial(self._read_part, groups, part) for part in range(self._num_parts)]
+        positions, first = self._positions, group * self._at_once
+        span, batcher = (first, min(first + self._at_once, len(positions))), self._batcher_of(positions.kind_of(first))
+        parts = _Group(group, span, self._num_parts, batcher, positions.size_of(first), run)
+        return [partial(self._read_part, parts, part) for part in range(self._num_parts)]
 
     def check_turn(self) -> None:
         """Raise OptionError if this thread is calling a function in its turn, and the threads need turns to go on."""
@@ -385,24 +383,11 @@ class EpochRun:
                 "mark it with lmdbloader.transforms.thread_safe."
             )
 
-    def _read_part(self, groups: list[_Group], part: int) -> None:
-        """Read groups with one number, or a part of one; then put the batches into `results`, and what ended them."""
+    def _read_part(self, group: _Group, part: int) -> None:
+        """Read a part of a group; after the last one put its batches into `results`, with the error that ended it."""
         if self.cancelled:
             return
-        clock, items, error = self._stopwatch.take(), [], None
-        for group in groups:
-            if not self._read_group(group, part, clock):
-                clock.end()
-                return
-            found, error = self._ended(group, clock)
-            items += found
-            if error is not None:
-                break
-        clock.end()
-        self.results.put((groups[0].number, items, error))
-
-    def _read_group(self, group: _Group, part: int, clock: Clock) -> bool:
-        """Read a part of a group; return whether it is the last."""
+        clock = self._stopwatch.take()
         try:
             self._readahead.need(group.first, group.end)
         except WorkerError as refused:  # no thread: without readahead a cold disk would be read page by page
@@ -411,7 +396,12 @@ class EpochRun:
             pass
         if group.refused is None:
             self._read_images(group, part, clock)
-        return group.is_last()
+        if not group.is_last():
+            clock.end()
+            return
+        items, error = self._ended(group, clock)
+        clock.end()
+        self.results.put((group.number, items, error))
 
     def _read_images(self, group: _Group, part: int, clock: Clock) -> None:
         """Read the images of a part; the first thread begins the batches."""

@@ -393,6 +393,8 @@ class Loader(DataLoader[Any]):
         nbytes += sum(output.nbytes for output in pipeline.outputs)
         num_rows = batch_size if self._clips is None else batch_size * self._clips.frames
         plan = plan_groups(num_rows, nbytes, self.num_threads, self.prefetch)
+        if self._orders.in_batches:  # their sizes and shapes may differ
+            plan = replace(plan, batches_at_once=1)
         keep = plan.ahead + 2
         memory: Callable[..., BatchMemory] = PinnedMemory if self.pin_memory else BatchMemory
         if shapes is not None and not self.pin_memory:

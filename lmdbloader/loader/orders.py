@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -143,16 +142,12 @@ class RankPositions:
         return min(batch * self.batch_size, self.num_samples)
 
     def size_of(self, batch: int) -> int:
-        """Return the samples of a batch, and of those that are read together with it."""
+        """Return the samples of a batch."""
         return self.batch_size
 
     def kind_of(self, batch: int) -> int:
         """Return the kind of a batch; there is one."""
         return 0
-
-    def runs(self, first: int, end: int) -> list[tuple[int, int]]:
-        """Return batches first ... end - 1 in runs of one size and kind, as (first, end) of each."""
-        return [(first, end)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +164,7 @@ class Batching:
 
 
 class RankBatches:
-    """The batches of one rank, of different sizes and kinds; has what an `EpochRun` uses of `RankPositions`.
+    """The batches of one rank, of different sizes and kinds; with the methods of `RankPositions`.
 
     Attributes:
         batch_size: The mean, at least 1.
@@ -208,18 +203,12 @@ class RankBatches:
         return int(self._places[batch])
 
     def size_of(self, batch: int) -> int:
-        """Return the samples of a batch, and of those that are read together with it."""
+        """Return the samples of a batch."""
         return int(self._sizes[batch])
 
     def kind_of(self, batch: int) -> int:
         """Return the kind of a batch."""
         return int(self._kinds[batch])
-
-    def runs(self, first: int, end: int) -> list[tuple[int, int]]:
-        """Return batches first ... end - 1 in runs of one size and kind, as (first, end) of each."""
-        sizes, kinds = self._sizes[first:end], self._kinds[first:end]
-        cuts = first + 1 + np.flatnonzero((np.diff(sizes) != 0) | (np.diff(kinds) != 0))
-        return list(itertools.pairwise([first, *cuts.tolist(), end]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,9 +375,7 @@ def described(order: Any) -> str:
     """
     if isinstance(order, np.ndarray):
         return f"a list of {counted(len(order), 'sample number')}"
-    return (
-        shown(order) if callable(order) or (hasattr(order, "__iter__") and not isinstance(order, str)) else repr(order)
-    )
+    return repr(order) if isinstance(order, str) else shown(order)
 
 
 @dataclass(frozen=True, slots=True)
