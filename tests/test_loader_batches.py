@@ -275,7 +275,7 @@ def test_batches_of_equal_images_need_no_transform(ds: LMDBDataset) -> None:
 # --- Buckets ---
 
 
-@pytest.mark.parametrize("buckets", ["size", Buckets(48 * 48, multiple_of=8), Buckets(32 * 32, 4, 8, "bicubic")])
+@pytest.mark.parametrize("buckets", ["size", Buckets(48 * 48, multiple_of=8), Buckets(32 * 32, 4)])
 @pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"shuffle": True, "shard": (1, 2)}, {"repeat": 2}])
 def test_a_batch_has_one_shape_and_every_sample_comes(ds: LMDBDataset, buckets: Any, options: dict[str, Any]) -> None:
     loader = Loader(ds, 6, buckets=buckets, seed=1, **options)
@@ -322,16 +322,15 @@ def test_samples_go_through_a_function_of_the_dataset_after_the_resize(ds: LMDBD
             assert torch.equal(found.image, expected.image * 2)
 
 
-@given(st.integers(1, 2**21), st.integers(4, 200), st.none() | st.integers(64, 600))
-def test_shapes_are_as_promised(max_pixels: int, step: int, low: Any) -> None:
+@given(st.integers(1, 2**21), st.integers(4, 200))
+def test_shapes_are_as_promised(max_pixels: int, step: int) -> None:
     try:
-        buckets = Buckets(max_pixels, step, low)
+        buckets = Buckets(max_pixels, step)
     except OptionError:
         return
     shapes = buckets.shapes
     assert len(set(shapes)) == len(shapes) and {(b, a) for a, b in shapes} == set(shapes)
     assert all(h % step == w % step == 0 and 0 < h * w <= max_pixels for h, w in shapes)
-    assert all(low <= side for shape in shapes for side in shape) if low else True
     assert buckets.largest_change >= 1
 
 
@@ -352,7 +351,7 @@ def test_many_shapes_take_the_memory_of_one(ds: LMDBDataset) -> None:
         ({"weights": "balanced"}, "buckets follow"), ({"order": "quasi_random"}, "buckets follow"),
         ({"batch_sampler": [[1]], "batch_size": 1}, "buckets follow"), ({"pad": False, "shard": (0, 2)}, "pad"),
         ({"resolution": ProgressiveResize(2)}, "resolution"), ({"transforms": [RandomCrop(36)]}, "crop"),
-        ({"buckets": Buckets(48 * 48, 8, 40)}, "longer than all shapes"),
+        ({"buckets": Buckets(16 * 16, 16)}, "longer than all shapes"),
     ],
 )  # fmt: skip
 def test_what_buckets_cannot_do_is_refused(ds: LMDBDataset, options: dict[str, Any], message: str) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 I64 = npt.NDArray[np.int64]
 # What reads this many shapes is kept, of those that were used last: about 10 KB each, made in a millisecond.
 _KEPT_BATCHERS = 2048
-# Of the shapes of `buckets="size"`, so many are checked before the first batch: the smallest and the largest.
+# So many shapes are checked before the first batch: the smallest and the largest, or the tallest and the widest.
 _CHECKED = 4
 
 
@@ -40,30 +40,25 @@ class Buckets:
     Each image gets the shape with the nearest ratio of its sides, and is resized to it with antialiasing; small ones
     are enlarged. Nothing is cropped, so the ratio changes a little, by at most `largest_change`.
 
-    The shapes are those of NovelAI's and kohya's buckets: both sides are multiples of `multiple_of`, and for each
-    side the other one is the largest within `max_pixels`.
+    The shapes are those of NovelAI's and kohya's buckets: both sides are multiples of `multiple_of`, and at least half
+    the side of a square; for each side the other one is the largest within `max_pixels`.
 
     Attributes:
         max_pixels: The largest height times width.
         multiple_of: Of both sides, in pixels.
-        min_side: In pixels; None is half the side of a square.
-        interpolation: "bilinear" or "bicubic", as of Resize.
 
-    >>> Buckets(256 * 256, multiple_of=64, min_side=192).shapes
-    ((320, 192), (256, 256), (192, 320))
+    >>> Buckets(256 * 256, multiple_of=128).shapes
+    ((512, 128), (384, 128), (256, 256), (128, 384), (128, 512))
     >>> round(Buckets(512 * 512).largest_change, 3)
     1.164
     """
 
     max_pixels: int = 512 * 512
     multiple_of: int = 64
-    min_side: int | None = None
-    interpolation: Any = "bilinear"
 
     def __post_init__(self) -> None:
-        for name in ("max_pixels", "multiple_of", *(("min_side",) if self.min_side is not None else ())):
+        for name in ("max_pixels", "multiple_of"):
             object.__setattr__(self, name, whole(name, getattr(self, name), 1, 2**31 - 1))
-        Resize((8, 8), self.interpolation)
         if not self.shapes:
             raise OptionError(f"{self}: no sides that are multiples of {self.multiple_of} have so few pixels")
 
@@ -71,7 +66,7 @@ class Buckets:
     def shapes(self) -> tuple[tuple[int, int], ...]:
         """All (height, width), from the tallest to the widest."""
         step, square = self.multiple_of, math.isqrt(self.max_pixels)
-        low = self.min_side or max(square // 2, 1)
+        low = max(square // 2, 1)
         found = {(side, side) for side in [square // step * step] if side >= low}
         for side in range(-(-low // step) * step, self.max_pixels // low + 1, step):
             if (other := self.max_pixels // side // step * step) >= low:
@@ -120,14 +115,10 @@ class Shapes:
         return pipeline_of((*self.resizes[kind : kind + 1], *transforms), rows=rows, alike=self.rows)
 
     def largest(self, pipeline_of: Callable[..., Pipeline], transforms: Sequence[Transform]) -> Pipeline:
-        """Return what reads the largest images, after a check of the smallest ones too.
-
-        Raises:
-            OptionError: A transform does not suit the images.
-        """
+        """Return what reads the largest images; raise OptionError if a transform does not suit these or small ones."""
         kinds = range(self.num_kinds)
-        tried = kinds if self.resizes else sorted({*kinds[:_CHECKED], *kinds[-_CHECKED:]})
-        pipelines = [self.pipeline(kind, pipeline_of, transforms) for kind in tried or [0]]
+        tried = sorted({*kinds[:_CHECKED], *kinds[-_CHECKED:]}) or [0]
+        pipelines = [self.pipeline(kind, pipeline_of, transforms) for kind in tried]
         return max(pipelines, key=lambda pipeline: sum(output.nbytes for output in pipeline.outputs))
 
     def batchers(
@@ -166,50 +157,33 @@ def shapes_of(dataset: LMDBDataset, buckets: Any) -> Shapes:
         raise OptionError(f"{dataset.path}: buckets={shown(buckets)}: the dataset has no image field")
     take = dataset.reader.index.take
     sides = np.stack([take(f"{name}.{side}", rows) for name in names for side in ("height", "width")], axis=1)
-    if not isinstance(buckets, Buckets):
-        # From the smallest to the largest.
-        order = np.lexsort((*sides.T[::-1], sides[:, 0] * sides[:, 1]))
-        differs = (np.diff(sides[order], axis=0) != 0).any(1)
-        kinds = np.empty(len(rows), np.int64)
-        kinds[order] = np.cumsum(np.append(0, differs))[: len(rows)]
-        return Shapes("by size", kinds, (), rows)
-    differ = np.flatnonzero((sides != np.tile(sides[:, :2], len(names))).any(1))
-    if len(differ):
-        found = sides[differ[0]].reshape(-1, 2).tolist()
-        sizes = ", ".join(f"{name} {height}x{width}" for name, (height, width) in zip(names, found, strict=True))
-        raise OptionError(
-            f"{dataset.path}: buckets=Buckets(...) gives all images of a sample one size, and those of sample "
-            f"{differ[0]} have several ({sizes}). Write buckets='size', or LMDBDataset(path, fields=[...]) with one."
-        )
-    return _nearest(dataset, buckets, sides[:, 0], sides[:, 1], rows)
+    if isinstance(buckets, Buckets):
+        return _nearest(dataset, buckets, sides, rows)
+    areas = sides[:, :1] * sides[:, 1:2]  # from the smallest to the largest
+    kinds = np.unique(np.hstack([areas, sides]), axis=0, return_inverse=True)[1]
+    return Shapes("by size", kinds.reshape(-1).astype(np.int64), (), rows)
 
 
-def _nearest(dataset: LMDBDataset, buckets: Buckets, heights: I64, widths: I64, rows: I64) -> Shapes:
-    """Return for each image the shape with the nearest ratio.
+def _nearest(dataset: LMDBDataset, buckets: Buckets, sides: I64, rows: I64) -> Shapes:
+    """Return for each image the shape with the nearest ratio; sides (n, 2 * fields) are heights and widths.
 
     Raises:
-        OptionError: Images are longer than every shape.
+        OptionError: Images are longer than every shape, or those of one sample differ.
     """
-    shapes = buckets.shapes
-    ratios = np.log([width / height for height, width in shapes])
-    own = np.log(widths / heights)
-    change = buckets.largest_change
-    beyond = np.flatnonzero((own < ratios[0] - math.log(change)) | (own > ratios[-1] + math.log(change)))
-    if len(beyond):
-        height, width = int(heights[beyond[0]]), int(widths[beyond[0]])
-        side, step = int(math.sqrt(buckets.max_pixels * min(height / width, width / height))), buckets.multiple_of
-        line = f"min_side={max(side // step, 1) * step}"
-        if max(side // step, 1) * step >= np.min(shapes):  # no shape has a shorter side of such multiples
-            step = max(step // 2, 1)
-            line = f"multiple_of={step}, min_side={max(side // step, 1) * step}"
+    shapes, change = buckets.shapes, math.log(buckets.largest_change)
+    ratios, own = np.log([width / height for height, width in shapes]), np.log(sides[:, 1] / sides[:, 0])
+    differ = (sides != np.tile(sides[:, :2], sides.shape[1] // 2)).any(1)
+    unsuited = np.flatnonzero(differ | (own < ratios[0] - change) | (own > ratios[-1] + change))
+    if len(unsuited):
+        sizes = ", ".join(f"{height}x{width}" for height, width in sides[unsuited[0]].reshape(-1, 2).tolist())
         raise OptionError(
-            f"{dataset.path}: buckets={buckets}: {counted(len(beyond), 'image')} longer than all shapes, as sample "
-            f"{beyond[0]} of {height}x{width}: its ratio would change by more than {change:.2f}. Write Buckets(..., "
-            f"{line}), or leave them out: Loader(dataset.select(numbers), ...)."
+            f"{dataset.path}: buckets={buckets}: {counted(len(unsuited), 'sample')} with an image that is longer than "
+            f"all shapes, or with images of several sizes, as sample {unsuited[0]} ({sizes}). Write buckets='size', or "
+            "leave them out: Loader(dataset.select(numbers), ...)."
         )
     kinds = np.searchsorted((ratios[1:] + ratios[:-1]) / 2, own)
     used, kinds = np.unique(kinds, return_inverse=True)
-    resizes = tuple(Resize(shapes[number], buckets.interpolation) for number in used.tolist())
+    resizes = tuple(Resize(shapes[number]) for number in used.tolist())
     return Shapes(str(buckets), kinds.reshape(-1).astype(np.int64), resizes, rows)
 
 
@@ -222,14 +196,7 @@ class BucketOrders(BatchOrders):
     """
 
     def __init__(self, inner: Orders, shapes: Shapes, batch_size: int, given: Any, *, drop_last: bool) -> None:
-        """Take the order to follow, and what to put together.
-
-        Args:
-            inner: Orders of samples.
-            shapes: Of the samples.
-            batch_size: Samples of a batch of one rank.
-            given: The Loader's argument.
-            drop_last: Whether to leave out short batches.
+        """Take the order to follow, the shapes of its samples, and the Loader's arguments.
 
         Raises:
             OptionError: The order is of another kind.
@@ -305,10 +272,6 @@ class BucketOrders(BatchOrders):
 def bucketed(
     orders: Orders, dataset: LMDBDataset, buckets: Any, batch_size: int, *, drop_last: bool
 ) -> tuple[BucketOrders, Shapes]:
-    """Return the orders of a Loader's `buckets`, which follow those of samples, and the shapes of the dataset's images.
-
-    Raises:
-        OptionError: They do not suit the orders or the images.
-    """
+    """Return the orders of a Loader's `buckets`, which follow those of samples, and the shapes of the images."""
     shapes = shapes_of(dataset, buckets)
     return BucketOrders(orders, shapes, batch_size, buckets, drop_last=drop_last), shapes

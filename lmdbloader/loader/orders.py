@@ -375,7 +375,8 @@ def described(order: Any) -> str:
     """
     if isinstance(order, np.ndarray):
         return f"a list of {counted(len(order), 'sample number')}"
-    return repr(order) if isinstance(order, str) else shown(order)
+    is_long = callable(order) or (hasattr(order, "__iter__") and not isinstance(order, str))
+    return shown(order) if is_long else repr(order)
 
 
 @dataclass(frozen=True, slots=True)
