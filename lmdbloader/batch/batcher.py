@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 I64 = npt.NDArray[np.int64]
 # A column of a batch: a tensor or array (B, ...), or a list of B values.
 Columns = list[Any]
-_NO_MEMORY = np.empty(0, np.uint8)
 # Reads a field, of rows (n,), draws (n,), an epoch and a clock that is started.
 Read = Callable[[I64, I64, int, Clock], Any]
 
@@ -64,10 +63,10 @@ class Batcher:
         fields: All fields, by name and in order.
         rows: Of the index, those of the samples.
         frames: Rows of a sample: 1, or the frames of a window.
-        spare: Working memory that no thread is using, of several batchers that take turns; None for one alone.
+        takes_turns: Whether it is one of many, and keeps no working memory.
     """
 
-    spare: list[npt.NDArray[np.uint8]] | None = None
+    takes_turns = False
 
     def __init__(
         self,
@@ -247,25 +246,15 @@ class Batcher:
             scratch = self._scratch.pop()
         except IndexError:
             scratch = self.pipeline.scratch()
-        if self.spare is not None:
-            try:
-                scratch.use(self.spare.pop())
-            except IndexError:
-                scratch.use(scratch.memory)
         clock.tick(clock_words.BUFFER)
         rows, draws = begun.rows[first:end], begun.draws[first:end]
         try:
             self.pipeline.read(rows, draws, begun.epoch, addresses, begun.batch_size, scratch, clock)
         except CorruptError:  # the call was made, or not begun
-            self._put_back(scratch)
+            self._scratch.append(scratch)
             raise
-        self._put_back(scratch)
-
-    def _put_back(self, scratch: Scratch) -> None:
-        if self.spare is not None:
-            self.spare.append(scratch.memory)
-            scratch.memory = _NO_MEMORY
-        self._scratch.append(scratch)
+        if not self.takes_turns:
+            self._scratch.append(scratch)
 
     def complete(self, begun: Begun, clock: Clock = NO_CLOCK) -> list[Any]:
         """Return batches whose images were all read, as `read` does."""

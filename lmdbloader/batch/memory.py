@@ -62,7 +62,12 @@ class BatchMemory:
     not pinned has been started, also with `non_blocking=True`, CUDA has read it or put it aside.
 
     Batches that are read together take a group of arrays, which is used again when all of them are free.
+
+    Attributes:
+        rooms: Memory that is shared with batches of other shapes, or None: nothing is kept here if it is.
     """
+
+    rooms: Rooms | None = None
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, keep: int) -> None:
         """Start with no memory.
@@ -91,6 +96,8 @@ class BatchMemory:
 
     def _free(self, kept: _Kept, count: int, batch_size: int) -> tuple[list[npt.NDArray[Any]], list[int]]:
         """Return a group of arrays that nobody uses, and their addresses."""
+        if self.rooms is not None:
+            return self._new(count, batch_size)
         groups, addresses = kept.by_size.pop((count, batch_size), ([], []))
         if len(kept.by_size) >= _MOST_SIZES:  # the one that was not used for the longest time is the first
             del kept.by_size[next(iter(kept.by_size))]
@@ -105,19 +112,20 @@ class BatchMemory:
                 return groups[number], addresses[number]
         if total >= self._keep:  # the oldest is in use, perhaps for long
             del groups[0], addresses[0]
-        groups.append([self._allocate(size) for size in batch_sizes(count, batch_size)])
-        addresses.append([array.__array_interface__["data"][0] for array in groups[-1]])
-        return groups[-1], addresses[-1]
+        group, places = self._new(count, batch_size)
+        groups.append(group)
+        addresses.append(places)
+        return group, places
+
+    def _new(self, count: int, batch_size: int) -> tuple[list[npt.NDArray[Any]], list[int]]:
+        group = [self._allocate(size) for size in batch_sizes(count, batch_size)]
+        return group, [array.__array_interface__["data"][0] for array in group]
 
     def _allocate(self, count: int) -> npt.NDArray[Any]:
         nbytes = count * self._nbytes
-        room = self._room(nbytes + _ALIGNMENT)
+        room = np.empty(nbytes + _ALIGNMENT, np.uint8) if self.rooms is None else self.rooms.take(nbytes + _ALIGNMENT)
         start = -room.__array_interface__["data"][0] % _ALIGNMENT
         return room[start : start + nbytes].view(self._dtype).reshape(count, *self._shape)
-
-    def _room(self, nbytes: int) -> npt.NDArray[Any]:
-        """Return bytes to make an array of."""
-        return np.empty(nbytes, np.uint8)
 
 
 class PinnedMemory(BatchMemory):
@@ -163,32 +171,17 @@ class Rooms:
         if self._kept.process != os.getpid():  # see `BatchMemory.take`
             self._kept, self._rooms = _Kept(), []
         with self._kept.lock:
-            self._nbytes = max(self._nbytes, nbytes)
             free = [number for number, count in enumerate(map(sys.getrefcount, self._rooms)) if count <= _FREE]
-            for number in free:
-                if self._rooms[number].nbytes >= nbytes:
-                    return self._rooms[number]
-            if len(self._rooms) >= self._keep or free:  # one that is too small, or the oldest, which is in use for long
-                del self._rooms[free[0] if free else 0]
-            # As large as any before: what is not written takes no memory.
-            self._rooms.append(np.empty(self._nbytes, np.uint8))
+            if nbytes > self._nbytes:
+                self._nbytes, self._rooms = nbytes, []
+            elif free:
+                return self._rooms[free[0]]
+            # As large as any before: what is not written takes no memory. The oldest is in use for long.
+            self._rooms = [*self._rooms, np.empty(self._nbytes, np.uint8)][-self._keep :]
             return self._rooms[-1]
 
     def memory(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, keep: int) -> BatchMemory:
-        """Return the memory of batches of one shape; `keep` has no effect."""
-        return _RoomMemory(self, shape, dtype)
-
-
-class _RoomMemory(BatchMemory):
-    """Memory for the batches of one image field and shape, in rooms."""
-
-    def __init__(self, rooms: Rooms, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        super().__init__(shape, dtype, keep=0)
-        self._rooms = rooms
-
-    def take(self, count: int, batch_size: int) -> tuple[list[torch.Tensor], list[int]]:
-        arrays = [self._allocate(size) for size in batch_sizes(count, batch_size)]
-        return list(map(torch.from_numpy, arrays)), [array.__array_interface__["data"][0] for array in arrays]
-
-    def _room(self, nbytes: int) -> npt.NDArray[Any]:
-        return self._rooms.take(nbytes)
+        """Return the memory of batches of one shape."""
+        memory = BatchMemory(shape, dtype, keep=keep)
+        memory.rooms = self
+        return memory

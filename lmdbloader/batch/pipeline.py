@@ -112,10 +112,10 @@ class Scratch:
         prepare: Callable[[Scratch], Prepared],
     ) -> None:
         """Allocate rooms (bytes of ROOM_STORED ... ROOM_JPEG), and arrays of so many items for a resize."""
-        self._sizes = -(-rooms_nbytes // _ALIGNMENT) * _ALIGNMENT + _ALIGNMENT
-        self.rooms = np.append(np.zeros_like(rooms_nbytes), rooms_nbytes)
-        self.memory = np.empty(0, np.uint8)
-        self.use(self.memory)
+        sizes = -(-rooms_nbytes // _ALIGNMENT) * _ALIGNMENT + _ALIGNMENT
+        self._memory = np.empty(int(sizes.sum()) + _ALIGNMENT, np.uint8)
+        start = -(-self._memory.ctypes.data // _ALIGNMENT) * _ALIGNMENT
+        self.rooms = np.append(start + np.cumsum(sizes) - sizes, rooms_nbytes)
         bounds, weights, line = resize
         self.resize = (np.empty(bounds, np.int32), np.empty(weights, np.float32), np.empty(line, np.float32))
         self.drawn = drawn
@@ -124,13 +124,6 @@ class Scratch:
         self.set_clock, self.set_epoch = call.number("file", 4), call.number("epoch")
         self.set_batch_size, self.set_given = call.number("batch_size"), call.copied("given")
         self.set_rows, self.set_samples, self.set_out = map(call.copied, ("rows", "samples", "out"))
-
-    def use(self, memory: npt.NDArray[np.uint8]) -> None:
-        """Use memory of another one, which is not in use, for the rooms; or new memory, if it is too small."""
-        nbytes = int(self._sizes.sum()) + _ALIGNMENT
-        self.memory = memory if memory.nbytes >= nbytes else np.empty(nbytes, np.uint8)
-        start = -(-self.memory.ctypes.data // _ALIGNMENT) * _ALIGNMENT
-        self.rooms[: len(self._sizes)] = start + np.cumsum(self._sizes) - self._sizes
 
 
 class Pipeline:

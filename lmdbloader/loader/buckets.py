@@ -129,7 +129,6 @@ class Shapes:
         plan: Plan,
     ) -> Callable[[int], Batcher]:
         """Return what returns what reads the batches of a kind: made when it is first needed, with common memory."""
-        spare: list[npt.NDArray[np.uint8]] = []
 
         @lru_cache(_KEPT_BATCHERS)
         def batcher_of_kind(kind: int) -> Batcher:
@@ -137,7 +136,7 @@ class Shapes:
             if plan.outgrows_caches:
                 pipeline.stream()
             batcher = batcher_of(pipeline)
-            batcher.spare = spare
+            batcher.takes_turns = True
             return batcher
 
         return batcher_of_kind
