@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +41,7 @@ _logger = logging.getLogger("lmdbloader")
 _TABLES_NBYTES = 256 * 2**20
 # Rows and columns from one entry of a seek table to the next, at least.
 _STEP_DOWN, _STEP_ACROSS = 8, 32
-# After so many images the times of the first ones are reported, of which the very first are not typical.
+# The very first images are not typical; the times of so many after them are reported.
 _FIRST, _TIMED = 64, 512
 
 
@@ -97,7 +96,7 @@ class FileReader(Reader):
         # Of a JPEG its table, the whole payload if it is recoded, or None if kernels do not decode it.
         self._tables: dict[int, U8 | None] = {}
         self._tables_nbytes = 0
-        self._times = [[0, 0, 0]]  # none once they were reported
+        self._times = [0, 0, 0, 0]  # images, those of them that were timed, and their times (ns) as in `took`
 
     def __getstate__(self) -> Any:
         return self.files
@@ -193,20 +192,18 @@ class FileReader(Reader):
 
     def took(self, num_images: int, opening_ns: int, all_ns: int) -> None:
         """Note the time of some images: until their payloads or pixels were there, and until they were in the batch."""
-        for times in self._times[:1]:
-            if times[0] >= _FIRST:
-                times[1], times[2] = times[1] + opening_ns, times[2] + all_ns
-            times[0] += num_images
-            if times[0] < _TIMED or not times[2]:
-                continue
-            with suppress(IndexError):  # of all threads, one reports
-                self._times.pop()
-                share, each = times[1] / times[2], times[1] / 1e6 / (times[0] - _FIRST)
-                _logger.warning(
-                    "lmdbloader: %s is read as it is: opening and decoding files took %.0f %% of the time of its first "
-                    "batches (%.2f ms an image), which a conversion does once: %s",
-                    plain(str(self.path)), 100 * share, each, command("convert", self.path, f"{self.path.name}.lmdb"),
-                )  # fmt: skip
+        times = self._times
+        times[0] += num_images
+        if times[0] - num_images < _FIRST or times[1] >= _TIMED:
+            return
+        times[1:] = times[1] + num_images, times[2] + opening_ns, times[3] + all_ns
+        if times[1] >= _TIMED:
+            share, each = times[2] / max(times[3], 1), times[2] / 1e6 / times[1]
+            _logger.warning(
+                "lmdbloader: %s is read as it is: opening and decoding files took %.0f %% of the time of its first "
+                "batches (%.2f ms an image), which a conversion does once: %s",
+                plain(str(self.path)), 100 * share, each, command("convert", self.path, f"{self.path.name}.lmdb"),
+            )  # fmt: skip
 
 
 def _manifest(files: FileIndex) -> Manifest:

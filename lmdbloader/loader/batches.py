@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,8 @@ from lmdbloader.store.rows import digest_of
 I64 = npt.NDArray[np.int64]
 # Epochs whose batches are kept: the current one and the next.
 _KEPT_EPOCHS = 2
-# An epoch has fewer samples than so many times those of the dataset: more come from an iteration without an end.
-_MOST_TIMES, _MOST_SAMPLES = 1000, 10**7
+# More samples in an epoch, and times those of the dataset, come from an iteration without an end.
+_MOST_SAMPLES, _MOST_TIMES = 10**7, 1000
 
 
 def batch_orders_of(num_samples: int, given: Any, classes: Callable[[str], Any] | None) -> BatchOrders:
@@ -54,26 +54,18 @@ class GivenBatches(BatchOrders):
     follow_the_seed = False
 
     def __init__(self, num_samples: int, given: Any) -> None:
-        """Check a list, which is copied; an object is iterated when its batches are needed.
-
-        Raises:
-            OptionError: It is something else, or its numbers are no batches of samples.
-        """
+        """Check a list, which is copied; an object is iterated when its batches are needed. Errors as `_read`."""
         self._count, self.shown = num_samples, given
         self.options = {"batch_sampler": self}  # a copy of a Loader in the middle of an epoch has the same batches
         self._kept: dict[int, tuple[I64, I64]] = {}
         self._parts: list[Any] = [given, getattr(given, "sampler", None)]
         self.shards = any(hasattr(part, "num_replicas") for part in self._parts)
         self.changes = not isinstance(given, list | tuple | range | np.ndarray | torch.Tensor)
-        if isinstance(given, type | str | bytes) or (self.changes and not isinstance(given, Iterable)):
+        is_iterable = isinstance(given, Iterable) and not isinstance(given, type | str | bytes)
+        if self.changes and (not is_iterable or isinstance(given, Iterator)):
             raise OptionError(
                 f"batch_sampler={shown(given)}: expected a list of lists of sample numbers, an object that gives such "
-                "lists whenever it is iterated, or ClassBatches(...)"
-            )
-        if self.changes and not hasattr(given, "__len__") and iter(given) is given:
-            raise OptionError(
-                f"batch_sampler={shown(given)}: it can be iterated once, and each epoch needs its batches. Write "
-                "batch_sampler=list(...) for the same ones in every epoch."
+                "lists whenever it is iterated, or ClassBatches(...). Of what is iterated once, write list(...)."
             )
         size = getattr(given, "batch_size", None)
         if not self.changes:
@@ -96,11 +88,9 @@ class GivenBatches(BatchOrders):
         return self
 
     def length(self, epoch: int) -> int:
-        given: Any = self.shown
         # As torch: it is iterated only if there is no other way.
-        if self.changes and epoch not in self._kept and hasattr(given, "__len__"):
-            return len(given)
-        return len(self.counts(epoch))
+        is_short = self.changes and epoch not in self._kept and hasattr(self.shown, "__len__")
+        return len(self.shown if is_short else self.counts(epoch))
 
     def counts(self, epoch: int) -> I64:
         return np.diff(self._batches(epoch)[1])
@@ -116,9 +106,8 @@ class GivenBatches(BatchOrders):
         """Return the draws (n,) of an epoch, and the bounds (b + 1,) of its batches."""
         key = epoch if self.changes else 0
         if key not in self._kept:
-            named = [part for part in self._parts if hasattr(part, "set_epoch")]
-            if self.changes and named:
-                named[0].set_epoch(epoch)
+            for part in [part for part in self._parts if hasattr(part, "set_epoch")][:1]:
+                part.set_epoch(epoch)
             while len(self._kept) >= _KEPT_EPOCHS:
                 self._kept.pop(next(iter(self._kept)))
             self._kept[key] = _read(self._parts[0], self._count)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from lmdbloader.base.arguments import is_url
-from lmdbloader.base.text import command
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import DATA_FILE, INDEX_FILE, MANIFEST_FILE, PARTIAL_SUFFIX, REMOTE_FILE
@@ -59,13 +58,11 @@ def of_image_folder(dataset: Any, call: str) -> LMDBDataset:
             if option == "target_transform":
                 how = f"{own}, and change labels in a function of whole batches among the transforms"
             raise OptionError(f"{call}({name}): its {option} ({', '.join(kinds)}) is not called. Write {how}.")
-    if any(getattr(type(dataset), each) is not getattr(base, each) for each in ("__getitem__", "__len__")):
-        line = command("convert", str(dataset.root), "OUT.lmdb")
-        raise OptionError(f"{call}({name}): the class makes samples of its own, which a Loader does not call. {line}")
-    if not getattr(dataset.loader, "__module__", "").startswith("torchvision.datasets."):
+    is_own = any(getattr(type(dataset), each) is not getattr(base, each) for each in ("__getitem__", "__len__"))
+    if is_own or not getattr(dataset.loader, "__module__", "").startswith("torchvision.datasets."):
         raise OptionError(
-            f"{call}({name}): its own loader of files is not called. Leave it out, or convert what it makes: "
-            "lmdbloader.write(dataset, OUT)."
+            f"{call}({name}): its own __getitem__, __len__ or loader of files is not called. Leave it out, or convert "
+            "what it makes: lmdbloader.write(dataset, OUT)."
         )
     from lmdbloader.conversion.file_index import index_samples
     from lmdbloader.conversion.file_reader import FileReader
