@@ -437,27 +437,22 @@ def test_batches_of_classes(ds: LMDBDataset, num_classes: int, num_samples: int)
 
 
 def test_labels_that_cannot_be_balanced_are_an_error_with_the_line(ds: LMDBDataset, tmp_path: Path) -> None:
-    def dataset(name: str, **fields: Any) -> LMDBDataset:
-        options = fields.pop("options", {})
+    def dataset(name: str, classes: Any = None, **fields: Any) -> LMDBDataset:
         samples = ({key: value[k] for key, value in fields.items()} for k in range(4))
-        lmdbloader.write(samples, tmp_path / name, **options)
+        lmdbloader.write(samples, tmp_path / name, classes=classes)
         return LMDBDataset(tmp_path / name)
 
-    several = dataset(
-        "s",
-        cat=[0, 1, 0, 1],
-        dog=[1, 0, 1, 0],
-        options={"classes": {"cat": ["a", "b"], "dog": ["c", "d"]}},
-    )
+    several = dataset("s", {"cat": ["a", "b"], "dog": ["c", "d"]}, cat=[0, 1, 0, 1], dog=[1, 0, 1, 0])
+    scores, lists = dataset("n", score=[1.0, 2.0, 3.0, 4.0]), dataset("b", label=[[0, 1], [1], [0], []])
+    missing = dataset("m", label=[0, -1, 1, -1])
     for option in ({"weights": "balanced"}, {"batch_sampler": ClassBatches(2, 2)}):
         with pytest.raises(OptionError, match=r"fields=\['cat'\]"):
             Loader(several, **option)
         assert len(list(Loader(LMDBDataset(several.path, fields=["dog"]), **option)))
         with pytest.raises(OptionError, match="no label field"):
-            Loader(dataset(f"n{len(option)}{'weights' in option}", score=[1.0, 2.0, 3.0, 4.0]), **option)
+            Loader(scores, **option)
         with pytest.raises(OptionError, match="several"):
-            Loader(dataset(f"b{'weights' in option}", label=[[0, 1], [1], [0], []]), **option)
-        missing = dataset(f"m{'weights' in option}", label=[0, -1, 1, -1])
+            Loader(lists, **option)
         with pytest.raises(OptionError, match=r"2 samples of 4 .*where\('label >= 0'\)"):
             Loader(missing, **option)
         assert len(list(Loader(Subset(missing, [0, 2]), **option)))

@@ -100,18 +100,9 @@ class Shapes:
     def num_kinds(self) -> int:
         return int(self.kinds.max(initial=-1)) + 1
 
-    @cached_property
-    def _by_kind(self) -> I64:
-        """The rows (n,), those of one kind after those of another."""
-        return self.rows[np.argsort(self.kinds, kind="stable")]
-
-    @cached_property
-    def _ends(self) -> I64:
-        return np.append(0, np.cumsum(np.bincount(self.kinds)))
-
     def pipeline(self, kind: int, pipeline_of: Callable[..., Pipeline], transforms: Sequence[Transform]) -> Pipeline:
         """Return what reads the images of a kind; raise OptionError if a transform does not suit them."""
-        rows = np.sort(self._by_kind[self._ends[kind] : self._ends[kind + 1]]) if self.num_kinds else self.rows
+        rows = np.sort(self.rows[self.kinds == kind])
         return pipeline_of((*self.resizes[kind : kind + 1], *transforms), rows=rows, alike=self.rows)
 
     def largest(self, pipeline_of: Callable[..., Pipeline], transforms: Sequence[Transform]) -> Pipeline:

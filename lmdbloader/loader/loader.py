@@ -260,7 +260,9 @@ class Loader(DataLoader[Any]):
         if batch_sampler is not None:
             from lmdbloader.loader.batches import check_alone
 
-            check_alone({"batch_size": None if batch_size == 1 else batch_size, "drop_last": drop_last or None})
+            setting = {"shuffle": shuffle or None, "order": order, "weights": weights, "num_samples": num_samples}
+            setting |= {"batch_size": None if batch_size == 1 else batch_size, "drop_last": drop_last or None}
+            check_alone(setting | {"repeat": None if repeat == 1 else repeat, "a mixture": mixture})
         self._orders = orders_of(
             num_samples_in, order=order, shuffle=shuffle, weights=weights, draws=num_samples, repeat=repeat,
             mixture=mixture, batch_sampler=batch_sampler, classes=partial(_classes_of, dataset, clips),

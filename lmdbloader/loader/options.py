@@ -95,10 +95,8 @@ def orders_of(
     if shuffle is not None:
         kind = "random" if flag("shuffle", shuffle) else "sequential"
     if batch_sampler is not None:
-        from lmdbloader.loader.batches import batch_orders_of, check_alone
+        from lmdbloader.loader.batches import batch_orders_of
 
-        others = {"order": order, "shuffle": shuffle or None, "weights": weights, "num_samples": draws}
-        check_alone(others | {"repeat": None if repeat == 1 else repeat, "a mixture": mixture})
         return batch_orders_of(num_samples, batch_sampler, classes)
     if mixture is not None:
         from lmdbloader.loader.mixtures import orders_of_mixture
