@@ -150,19 +150,6 @@ class RankPositions:
         return 0
 
 
-@dataclass(frozen=True, slots=True)
-class Batching:
-    """How the positions of an epoch are batches, one after the other, those of all ranks.
-
-    Attributes:
-        bounds: (b + 1,) the first position of each batch, and the end.
-        kinds: (b,) of each batch: batches of one kind are read together.
-    """
-
-    bounds: I64
-    kinds: I64
-
-
 class RankBatches:
     """The batches of one rank, of different sizes and kinds; with the methods of `RankPositions`.
 
@@ -171,11 +158,10 @@ class RankBatches:
         num_samples: Of this rank.
     """
 
-    def __init__(self, batching: Batching, numbers: I64) -> None:
-        """Take the numbers of this rank's batches, (b,); those after the end of the epoch begin it again."""
-        numbers = numbers % max(len(batching.kinds), 1)
-        self._firsts, self._sizes = batching.bounds[numbers], batching.bounds[numbers + 1] - batching.bounds[numbers]
-        self._kinds = batching.kinds[numbers]
+    def __init__(self, bounds: I64, kinds: I64, numbers: I64) -> None:
+        """Take the batches of an epoch, and the numbers (b,) of this rank's; those after the end begin it again."""
+        numbers = numbers % max(len(kinds), 1)
+        self._firsts, self._sizes, self._kinds = bounds[numbers], np.diff(bounds)[numbers], kinds[numbers]
         self._places = np.append(0, np.cumsum(self._sizes))
         self.num_samples = int(self._places[-1])
         self.batch_size = max(self.num_samples // max(len(numbers), 1), 1)
@@ -184,30 +170,24 @@ class RankBatches:
         return len(self._sizes)
 
     def of_batches(self, first: int, end: int) -> I64:
-        """Return the positions of batches first ... end - 1."""
         sizes = self._sizes[first:end]
         shifts = self._firsts[first:end] - self._places[first:end]
         found: I64 = np.repeat(shifts, sizes) + np.arange(self._places[first], self._places[end], dtype=np.int64)
         return found
 
     def first_of(self, batch: int) -> int:
-        """Return the first position of a batch."""
         return int(self._firsts[batch])
 
     def last_of(self, batch: int) -> int:
-        """Return the last position of a batch."""
         return int(self._firsts[batch] + self._sizes[batch] - 1)
 
     def place_of(self, batch: int) -> int:
-        """Return how many samples the batches before one have."""
         return int(self._places[batch])
 
     def size_of(self, batch: int) -> int:
-        """Return the samples of a batch."""
         return int(self._sizes[batch])
 
     def kind_of(self, batch: int) -> int:
-        """Return the kind of a batch."""
         return int(self._kinds[batch])
 
 
@@ -240,13 +220,14 @@ class EpochOrder:
         length: Number of positions.
         samples: Returns the draws (m,) at positions (m,); see `Orders`.
         windows: Returns what a rank reads from storage at once; None if samples are read one by one.
-        batching: How the positions are batches; None if batches of one size follow each other.
+        batches: How the positions are batches, those of all ranks: (b + 1,) the first position of each, and the end;
+            and (b,) the kind of each. None if batches of one size follow each other.
     """
 
     length: int
     samples: Callable[[I64], I64]
     windows: Callable[[RankPositions], Windows | None] = _one_by_one
-    batching: Batching | None = None
+    batches: tuple[I64, I64] | None = None
 
 
 def random_order(length: int, seed: int, epoch: int) -> EpochOrder:
@@ -284,10 +265,10 @@ def sequential_order(layout: Layout, repeat: int = 1) -> EpochOrder:
 
 def on_rank(order: EpochOrder, share: Share, start: int = 0) -> RankPositions | RankBatches:
     """Return what a rank reads of an epoch, from a position or, if positions are batches, from a batch on."""
-    if order.batching is None:
+    if order.batches is None:
         return share.positions(order.length, start)
-    own = share.positions(len(order.batching.kinds), start)
-    return RankBatches(order.batching, own.of_batches(0, len(own)))
+    own = share.positions(len(order.batches[1]), start)
+    return RankBatches(*order.batches, own.of_batches(0, len(own)))
 
 
 class Orders:
@@ -449,7 +430,7 @@ class Share:
 def in_batches(draws: I64, bounds: I64, kinds: I64 | None = None) -> EpochOrder:
     """Return an epoch of batches: draws (n,), bounds (b + 1,) in them, kinds (b,)."""
     kinds = np.zeros(len(bounds) - 1, np.int64) if kinds is None else kinds
-    return EpochOrder(len(draws), lambda positions: draws[positions], batching=Batching(bounds, kinds))
+    return EpochOrder(len(draws), lambda positions: draws[positions], batches=(bounds, kinds))
 
 
 class BatchOrders(Orders):
