@@ -395,7 +395,7 @@ class Loader(DataLoader[Any]):
         nbytes += sum(output.nbytes for output in pipeline.outputs)
         num_rows = batch_size if self._clips is None else batch_size * self._clips.frames
         plan = plan_groups(num_rows, nbytes, self.num_threads, self.prefetch)
-        if self._orders.in_batches:  # their sizes and shapes may differ
+        if isinstance(self._orders, BatchOrders):  # their sizes and shapes may differ
             plan = replace(plan, batches_at_once=1)
         keep = plan.ahead + 2
         memory: Callable[..., BatchMemory] = PinnedMemory if self.pin_memory else BatchMemory
@@ -497,7 +497,7 @@ class Loader(DataLoader[Any]):
     def _resolved(self) -> Share:
         """Return the share of this process, as it is now."""
         rank, world_size = resolve_shard(self._shard)
-        batch_size = 1 if self._orders.in_batches else self._usual_size
+        batch_size = 1 if isinstance(self._orders, BatchOrders) else self._usual_size
         return Share(batch_size, rank, world_size, self.drop_last, self._pad)
 
     def __len__(self) -> int:

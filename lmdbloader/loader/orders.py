@@ -282,7 +282,6 @@ class Orders:
         repeats: Whether a sample may occur more than once in an epoch; if not, draws are sample numbers.
         follow_the_seed: Whether they depend on the seed.
         changes: Whether a function of the user returns the order of each epoch.
-        in_batches: Whether they are orders of batches: what ranks share, and states count, are batches then.
     """
 
     shown: Any
@@ -290,7 +289,6 @@ class Orders:
     repeats = True
     follow_the_seed = True
     changes = False
-    in_batches = False
 
     def among(self, world_size: int) -> Orders:
         """Return the orders that so many ranks share."""
@@ -434,14 +432,13 @@ def in_batches(draws: I64, bounds: I64, kinds: I64 | None = None) -> EpochOrder:
 
 
 class BatchOrders(Orders):
-    """Orders of batches.
+    """Orders of batches: what ranks share, and states count, are batches.
 
     Attributes:
         batch_size: Samples of a batch, as far as it is known: it decides how many are read at once.
         shards: Whether they are one process's share already.
     """
 
-    in_batches = True
     batch_size: int
     shards = False
 
