@@ -63,7 +63,7 @@ class Batcher:
         fields: All fields, by name and in order.
         rows: Of the index, those of the samples.
         frames: Rows of a sample: 1, or the frames of a window.
-        takes_turns: Whether it is one of many, and keeps no working memory.
+        takes_turns: Whether it is one of many, and keeps the working memory of one thread only.
     """
 
     takes_turns = False
@@ -253,7 +253,7 @@ class Batcher:
         except CorruptError:  # the call was made, or not begun
             self._scratch.append(scratch)
             raise
-        if not self.takes_turns:
+        if not self.takes_turns or not self._scratch:
             self._scratch.append(scratch)
 
     def complete(self, begun: Begun, clock: Clock = NO_CLOCK) -> list[Any]:
