@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from lmdbloader.batch.functions import Functions
 
 I64 = npt.NDArray[np.int64]
+# Of a thread: making less memory costs as much as reading a batch of small images.
+_SMALL_NBYTES = 2**18
 # A column of a batch: a tensor or array (B, ...), or a list of B values.
 Columns = list[Any]
 # Reads a field, of rows (n,), draws (n,), an epoch and a clock that is started.
@@ -63,7 +65,7 @@ class Batcher:
         fields: All fields, by name and in order.
         rows: Of the index, those of the samples.
         frames: Rows of a sample: 1, or the frames of a window.
-        takes_turns: Whether it is one of many, and keeps the working memory of one thread only.
+        takes_turns: Whether it is one of many, and keeps the working memory of one thread only, if it is small.
     """
 
     takes_turns = False
@@ -253,7 +255,7 @@ class Batcher:
         except CorruptError:  # the call was made, or not begun
             self._scratch.append(scratch)
             raise
-        if not self.takes_turns or not self._scratch:
+        if not self.takes_turns or (not self._scratch and scratch.nbytes <= _SMALL_NBYTES):
             self._scratch.append(scratch)
 
     def complete(self, begun: Begun, clock: Clock = NO_CLOCK) -> list[Any]:

@@ -114,6 +114,7 @@ class Scratch:
         """Allocate rooms (bytes of ROOM_STORED ... ROOM_JPEG), and arrays of so many items for a resize."""
         sizes = -(-rooms_nbytes // _ALIGNMENT) * _ALIGNMENT + _ALIGNMENT
         self._memory = np.empty(int(sizes.sum()) + _ALIGNMENT, np.uint8)
+        self.nbytes = self._memory.nbytes
         start = -(-self._memory.ctypes.data // _ALIGNMENT) * _ALIGNMENT
         self.rooms = np.append(start + np.cumsum(sizes) - sizes, rooms_nbytes)
         bounds, weights, line = resize
