@@ -168,8 +168,8 @@ def _nearest(dataset: LMDBDataset, buckets: Buckets, sides: I64, rows: I64) -> S
         sizes = ", ".join(f"{height}x{width}" for height, width in sides[unsuited[0]].reshape(-1, 2).tolist())
         raise OptionError(
             f"{dataset.path}: buckets={buckets}: {counted(len(unsuited), 'sample')} with an image that is longer than "
-            f"all shapes, or with images of several sizes, as sample {unsuited[0]} ({sizes}). Write buckets='size', or "
-            "leave them out: Loader(dataset.select(numbers), ...)."
+            f"all shapes, or with images of several sizes, as sample {unsuited[0]} ({sizes}). Write buckets='size', "
+            "a smaller multiple_of, or leave them out: Loader(dataset.select(numbers), ...)."
         )
     kinds = np.searchsorted((ratios[1:] + ratios[:-1]) / 2, own)
     used, kinds = np.unique(kinds, return_inverse=True)
