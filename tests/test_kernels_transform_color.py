@@ -15,6 +15,7 @@ from transform_reference import jitter, turn_hue
 
 import lmdbloader
 from lmdbloader import transforms as T
+from lmdbloader.kernels.transform import color
 
 FACTOR = st.sampled_from([0.0, 0.5, 1.0, 1.7, 3.0]) | st.floats(0, 4)
 
@@ -90,3 +91,16 @@ def test_the_order_numbers_are_all_permutations_of_the_four() -> None:
         expected.add(one_by_one.tobytes())
     assert len(expected) == 24
     assert {changed(image, factors, order, hue).tobytes() for order in range(24)} == expected
+
+
+def test_the_saturation_of_policies_is_rounded_once() -> None:
+    rng = np.random.default_rng(0)
+    for saturation in (0.1, 0.37, 1.27, 1.9):
+        image = rng.integers(0, 256, (3, 20_000)).astype(np.uint8)
+        image[:, ::2] = image[0, ::2]  # greys, where the last bit decides
+        f, rest = np.float32, np.float64(np.float32(1 - saturation))
+        grey = np.trunc(f(0.2989) * image[0] + f(0.587) * image[1] + f(0.114) * image[2])
+        exact = (image * f(saturation)).astype(np.float64) + rest * grey
+        found = image.copy().ravel()
+        color.saturate_as_torch(found, image.shape[1], saturation)
+        np.testing.assert_array_equal(found.reshape(image.shape), np.clip(exact.astype(f), 0, 255).astype(np.uint8))

@@ -69,6 +69,30 @@ def _saturate(pixels, plane, factor, top):
 
 
 @kernel
+def _plus(value, high, low):
+    """Return value + (high + low), float32: nearly always with one rounding, as torch adds a multiple."""
+    total = value + high
+    added = total - value
+    return total + (((value - (total - added)) + (high - added)) + low)
+
+
+@kernel
+def saturate_as_torch(pixels, plane, saturation):
+    """Change the saturation of three planes of uint8 to torch's last bit, which ColorJitter does not."""
+    red, green, blue = part(pixels, 0, plane), part(pixels, plane, plane), part(pixels, 2 * plane, plane)
+    factor, rest, low, top = np.float32(saturation), np.float32(1.0 - saturation), np.float32(0), np.float32(255)
+    large = rest * np.float32(65537)
+    upper = large - (large - rest)  # of 8 bits: its products are exact
+    lower = rest - upper
+    for i in range(plane):
+        grey = np.float32(np.int32(_grey(red[i], green[i], blue[i])))
+        a, b = upper * grey, lower * grey
+        red[i] = np.int32(min(max(_plus(np.float32(red[i]) * factor, a, b), low), top))
+        green[i] = np.int32(min(max(_plus(np.float32(green[i]) * factor, a, b), low), top))
+        blue[i] = np.int32(min(max(_plus(np.float32(blue[i]) * factor, a, b), low), top))
+
+
+@kernel
 def _turn_hue(pixels, plane, turn, top):
     """Turn the hue: through float32 HSV, the operations and their order being torchvision's; its bits depend on it."""
     red, green, blue = part(pixels, 0, plane), part(pixels, plane, plane), part(pixels, 2 * plane, plane)
@@ -203,7 +227,10 @@ def change_colors(pixels, channels, height, width, drawn, line):
     Returns:
         Whether the scratch has the values of `color_room`.
     """
-    if drawn[op.COLOR_CODE] == op.JITTER:
+    if drawn[op.COLOR_CODE] == op.JITTER and drawn[op.COLOR_ORDER] < 0:  # of a policy
+        if channels == 3:
+            saturate_as_torch(pixels, height * width, drawn[op.COLOR_FACTORS + 2])
+    elif drawn[op.COLOR_CODE] == op.JITTER:
         jitter(
             pixels, channels, height * width, drawn[op.COLOR_FACTORS], drawn[op.COLOR_FACTORS + 1],
             drawn[op.COLOR_FACTORS + 2], drawn[op.COLOR_HUE], np.int64(drawn[op.COLOR_ORDER]),

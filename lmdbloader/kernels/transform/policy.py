@@ -124,7 +124,7 @@ def set_color(which, magnitude, drawn):
     elif which == table.CONTRAST:
         drawn[op.COLOR_FACTORS + 1] = 1.0 + magnitude
     elif which == table.COLOR:
-        drawn[op.COLOR_FACTORS + 2] = 1.0 + magnitude
+        drawn[op.COLOR_FACTORS + 2], drawn[op.COLOR_ORDER] = 1.0 + magnitude, -1.0
     elif which == table.SOLARIZE:  # compared in float32
         drawn[op.COLOR_THRESHOLD] = np.float64(np.float32(255.0 * magnitude))
     elif which == table.INVERT:
