@@ -27,7 +27,6 @@ if __name__ == "__main__":
 from comparison.statistics import mean
 from demos.class_folders import find_photographs, make_class_folders
 from jpeg_quality import BATCH_SIZE, PHOTOGRAPHS, RECIPE, STORED, TRAINED, score, store, train
-from torchvision.transforms import v2
 
 import lmdbloader
 from lmdbloader.transforms import RandomHorizontalFlip, RandomResizedCrop
@@ -39,14 +38,13 @@ WAYS, TITLE = (OURS, THEIRS, WITHOUT), "RandAugment(2, 9) from lmdbloader and fr
 def loader_of(path: Path, way: str, seed: int) -> lmdbloader.Loader:
     """Return the batches of a training."""
     steps: list[Any] = [RandomResizedCrop(TRAINED), RandomHorizontalFlip()]
-    ends = {module: [module.ToDtype(torch.float32, scale=True), module.Normalize(RECIPE.mean, RECIPE.std)]
-            for module in (lmdbloader.transforms, v2)}  # fmt: skip
-    dataset = lmdbloader.LMDBDataset(path)
+    module: Any = lmdbloader.transforms
     if way == THEIRS:
-        dataset = lmdbloader.LMDBDataset(path, transform=v2.Compose([v2.RandAugment(2, 9), *ends[v2]]))
-    else:
-        steps += [lmdbloader.transforms.RandAugment(2, 9)] if way == OURS else []
-        steps += ends[lmdbloader.transforms]
+        from torchvision.transforms import v2 as module
+    last = [module.RandAugment(2, 9)][: way != WITHOUT]
+    last += [module.ToDtype(torch.float32, scale=True), module.Normalize(RECIPE.mean, RECIPE.std)]
+    dataset = lmdbloader.LMDBDataset(path, transform=module.Compose(last) if way == THEIRS else None)
+    steps += [] if way == THEIRS else last
     return lmdbloader.Loader(
         dataset, BATCH_SIZE, shuffle=True, seed=seed, drop_last=True, num_threads=1, transforms=steps,
         memory_format=torch.channels_last,

@@ -17,6 +17,8 @@ from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.pipeline import Pipeline
 from lmdbloader.batch.sample import PARAMS
 from lmdbloader.errors import OptionError
+from lmdbloader.kernels import assemble_columns as at
+from lmdbloader.kernels import entries
 from lmdbloader.kernels.transform import opcodes
 
 I64 = npt.NDArray[np.int64]
@@ -76,7 +78,7 @@ def params_of(pipeline: Pipeline, rows: I64, samples: I64, epoch: int, clock: Cl
 
 
 def _params_of(pipeline: Pipeline, rows: I64, samples: I64, epoch: int, view: int) -> dict[str, Any]:
-    inverses, flips, applied, numbers, boxes = pipeline.redraw(rows, samples, epoch, view)
+    inverses, flips, applied, numbers, boxes = _redraw(pipeline, rows, samples, epoch, view)
     begin, end, _ = pipeline.program.views[view].tolist()
     found: dict[str, Any] = {}
     num_fields = len(pipeline.fields)
@@ -91,6 +93,29 @@ def _params_of(pipeline: Pipeline, rows: I64, samples: I64, epoch: int, view: in
         kind = type(transform).__name__
         name = next(n for k in range(1, len(found) + 2) if (n := f"{kind}_{k}" if k > 1 else kind) not in found)
         found[name] = _values(kind, each.any(1), numbers[np.arange(len(rows)), which[each.argmax(1)]])
+    return found
+
+
+def _redraw(pipeline: Pipeline, rows: I64, samples: I64, epoch: int, view: int) -> tuple[npt.NDArray[Any], ...]:
+    """Return what the transforms draw: inverses, flips, applied, numbers and boxes of the kernel `redraw`.
+
+    Args:
+        rows, samples, epoch: As for `Pipeline.read`.
+        view: The number of the view.
+    """
+    pipeline.reader.index.check(rows)
+    begin, end, _ = pipeline.program.views[view].tolist()
+    n, fields, operations = len(rows), len(pipeline.fields), end - begin
+    drawn = pipeline._drawn(pipeline._most.copy())
+    sides = [[columns[at.IMAGE_HEIGHT][rows], columns[at.IMAGE_WIDTH][rows]] for columns in pipeline._columns]
+    sizes = np.ascontiguousarray(np.moveaxis(np.array(sides, np.int64), 2, 0))
+    found = (
+        np.empty((n, fields, 3, 3)), np.empty((n, fields, 2), np.uint8), np.empty((n, operations), np.uint8),
+        np.zeros((n, operations, opcodes.NUM_COLOR)), np.empty((n, fields, pipeline._num_erasings, 4), np.int64),
+    )  # fmt: skip
+    status = entries.redraw(sizes, pipeline._operations, view, pipeline._seed, epoch, samples, drawn, *found)
+    if status:
+        raise pipeline._error(status, int(rows[0]), 0)
     return found
 
 

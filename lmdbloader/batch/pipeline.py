@@ -462,28 +462,6 @@ class Pipeline:
         sigmas = self.program.real[self.program.whole[:, opcodes.OP_CODE] == opcodes.ELASTIC, opcodes.ELASTIC_SIGMA :]
         return entries.kernel_side(float(sigmas[:, :2].max())) if len(sigmas) else 0
 
-    def redraw(self, rows: I64, samples: I64, epoch: int, view: int) -> tuple[npt.NDArray[Any], ...]:
-        """Return what the transforms draw: inverses, flips, applied, numbers and boxes of the kernel `redraw`.
-
-        Args:
-            rows, samples, epoch: As for `read`.
-            view: The number of the view.
-        """
-        self.reader.index.check(rows)
-        begin, end, _ = self.program.views[view].tolist()
-        n, fields, operations = len(rows), len(self.fields), end - begin
-        drawn = self._drawn(self._most.copy())
-        sides = [[columns[at.IMAGE_HEIGHT][rows], columns[at.IMAGE_WIDTH][rows]] for columns in self._columns]
-        sizes = np.ascontiguousarray(np.moveaxis(np.array(sides, np.int64), 2, 0))
-        found = (
-            np.empty((n, fields, 3, 3)), np.empty((n, fields, 2), np.uint8), np.empty((n, operations), np.uint8),
-            np.zeros((n, operations, opcodes.NUM_COLOR)), np.empty((n, fields, self._num_erasings, 4), np.int64),
-        )  # fmt: skip
-        status = entries.redraw(sizes, self._operations, view, self._seed, epoch, samples, drawn, *found)
-        if status:
-            raise self._error(status, int(rows[0]), 0)
-        return found
-
     def _prepare(self, scratch: Scratch) -> Prepared:
         """Return the call for a thread's working memory, of no samples yet."""
         none, num_fields = np.zeros(0, np.int64), len(self.fields)

@@ -25,6 +25,7 @@ class Views(SeveralViews):
 
     `as_` of a Loader names views and groups: {"x1": "image[0]", "crops": "image.local", "label": "label"}.
 
+    >>> from lmdbloader.transforms import RandomHorizontalFlip, RandomResizedCrop
     >>> flip = RandomHorizontalFlip()
     >>> views = Views(global_=2 * [[RandomResizedCrop(224), flip]], local=6 * [[RandomResizedCrop(96), flip]])
     >>> len(views)
