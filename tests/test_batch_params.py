@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,17 @@ MOVES = [
 ]  # fmt: skip
 
 
+def redone(dataset: LMDBDataset, batch: Any) -> Iterator[tuple[dict[str, Any], Any, Any]]:
+    """Yield the places of each image, its pixels (C, H, W) taken from the stored image by the matrix, and its own."""
+    for name in ("hr", "lr", "mask"):
+        images = getattr(batch, name)
+        for k in range(COUNT):
+            places = {part: value[k] for part, value in batch.params[name].items()}
+            stored = dataset[k][name].numpy().reshape(-1, *dataset[k][name].shape[-2:])
+            expected = taken(stored, places["matrix"], images.shape[-2:], 200)
+            yield places, expected, images[k].numpy().reshape(-1, *images.shape[-2:])
+
+
 @settings(max_examples=60)
 @given(st.lists(st.sampled_from(MOVES), max_size=5), st.integers(0, 2))
 def test_the_matrix_finds_every_pixel(dataset: LMDBDataset, moves: Any, seed: int) -> None:
@@ -72,16 +84,10 @@ def test_the_matrix_finds_every_pixel(dataset: LMDBDataset, moves: Any, seed: in
         moves = moves if first[0] >= then[0] and first[1] >= then[1] else []
     if T.RandomDihedral() in moves:
         moves = [T.CenterCrop(48), *moves] if (16, 12) not in sizes else []
-    batch = first_batch(dataset, moves, seed)
-    for name in ("hr", "lr", "mask"):
-        places, images = batch.params[name], getattr(batch, name)
-        for k in range(COUNT):
-            stored = dataset[k][name].numpy().reshape(-1, *dataset[k][name].shape[-2:])
-            found = images[k].numpy().reshape(-1, *images.shape[-2:])
-            expected = taken(stored, places["matrix"][k], images.shape[-2:], 200)
-            # A part that has left the image is filled when it comes back.
-            is_filled = (found == 200) & (sum(hasattr(t, "size") or hasattr(t, "fill") for t in leaves(moves)) > 1)
-            np.testing.assert_array_equal(np.where(is_filled, 200, expected), found)
+    for _, expected, found in redone(dataset, first_batch(dataset, moves, seed)):
+        # A part that has left the image is filled when it comes back.
+        is_filled = (found == 200) & (sum(hasattr(t, "size") or hasattr(t, "fill") for t in leaves(moves)) > 1)
+        np.testing.assert_array_equal(np.where(is_filled, 200, expected), found)
 
 
 WARPS = [
@@ -101,18 +107,13 @@ WARPS = [
 @pytest.mark.parametrize("warps", WARPS, ids=range(len(WARPS)))
 def test_the_matrix_follows_warps(dataset: LMDBDataset, warps: Any) -> None:
     batch = first_batch(dataset, [T.CenterCrop(48), T.RandomDihedral(), *warps])
-    for name in ("hr", "lr", "mask"):
-        places, images = batch.params[name], getattr(batch, name)
-        for k in range(COUNT):
-            stored = dataset[k][name].numpy().reshape(-1, *dataset[k][name].shape[-2:])
-            found = images[k].numpy().reshape(-1, *images.shape[-2:])
-            expected = taken(stored, places["matrix"][k], images.shape[-2:], 200)
-            # Near a quarter turn, many pixels are as near to another one; some were outside of the first crop.
-            assert (np.where(found == 200, 200, expected) == found).mean() > 0.9
-            assert (found == expected).mean() > 0.8
-            corners = np.linalg.inv(places["matrix"][k].double().numpy()) @ [[0], [0], [1]]
-            window = places["window"][k].double().numpy()
-            assert (window[:2] - 1e-3 <= (corners[:2] / corners[2]).ravel()).all()
+    for places, expected, found in redone(dataset, batch):
+        # Near a quarter turn, many pixels are as near to another one; some were outside of the first crop.
+        assert (np.where(found == 200, 200, expected) == found).mean() > 0.9
+        assert (found == expected).mean() > 0.8
+        corners = np.linalg.inv(places["matrix"].double().numpy()) @ [[0], [0], [1]]
+        window = places["window"].double().numpy()
+        assert (window[:2] - 1e-3 <= (corners[:2] / corners[2]).ravel()).all()
     assert all(entry["applied"].any() for name, entry in batch.params.items() if name.startswith("Random"))
 
 
