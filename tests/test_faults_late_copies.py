@@ -44,7 +44,7 @@ def aliased(loader: Any, cuda: LateCuda) -> Any:
 def test_memory_that_is_used_again_by_references_is_seen(
     way: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lmdbloader.loader.loader.PinnedMemory", Recycled)
+    monkeypatch.setattr("lmdbloader.batch.memory_kinds.PinnedMemory", Recycled)
     assert wrong_copies(way, write_small(tmp_path / "d", 192)) > 0
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
+import ctypes
 import pickle
-from collections import namedtuple
-from collections.abc import Iterator
+import threading
+import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,117 +16,231 @@ import torch
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader
-from lmdbloader.loader.device import Copies, on_device
 from lmdbloader.transforms import RandomCrop, ToDtype
 from tests.faults.late_copies import WAYS, not_from_the_beginning, num_wrong, of_strided_views
-from tests.faults.late_cuda import late_cuda
+from tests.faults.late_cuda import Event, LateCuda, late_cuda
 from tests.faults.small import write_small
 
-Pair = namedtuple("Pair", ["lr", "names"])
+
+def test_the_batches_that_are_copied_ahead_do_not_count_as_given(ds: LMDBDataset) -> None:
+    with late_cuda():
+        loader = Loader(ds, 20, order="random", seed=0, device="cuda")
+        found = [(len(batch.number), loader.state_dict()["position"]) for batch in loader]
+        loader.close()
+    assert found == [(20, 20), (20, 40), (20, 60), (20, 80), (16, 96)]
 
 
-class FakeCuda:
-    """The part of torch.cuda that `on_device` uses, with a list of the calls."""
+def with_threads(cuda: LateCuda) -> list[str]:
+    """Return a list that gets the name of the thread of every copy from now on."""
+    names: list[str] = []
+    copy = cuda.copy
 
-    def __init__(self) -> None:
-        self.log: list[str] = []
-        self.finished = 0
-        self.started = 0
+    def watched(*args: Any, **options: Any) -> Any:
+        names.append(threading.current_thread().name)
+        return copy(*args, **options)
 
-    def Stream(self, device: Any) -> str:
-        return "side"
-
-    def Event(self) -> Any:
-        cuda = self
-        number = cuda.started
-        cuda.started += 1
-
-        class Event:
-            def record(self, stream: str) -> None:
-                cuda.log.append(f"copy {number} on {stream}")
-
-            def query(self) -> bool:
-                return number < cuda.finished
-
-            def synchronize(self) -> None:
-                cuda.log.append(f"synchronize {number}")
-
-        Event.number = number  # type: ignore[attr-defined]
-        return Event()
-
-    @contextlib.contextmanager
-    def stream(self, stream: str) -> Iterator[None]:
-        yield
-
-    def current_stream(self, device: Any) -> Any:
-        cuda = self
-
-        class Current:
-            def wait_event(self, event: Any) -> None:
-                cuda.log.append(f"wait {event.number}")
-
-        return Current()
+    cuda.copy = watched  # type: ignore[method-assign]
+    return names
 
 
-@pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
-    fake = FakeCuda()
-    for name in ("Stream", "Event", "stream", "current_stream"):
-        monkeypatch.setattr(torch.cuda, name, getattr(fake, name))
-    monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, s: fake.log.append("record"))
-    return fake
+def test_a_batch_is_one_copy_of_another_thread(tmp_path: Path) -> None:
+    rows = (
+        {"lr": np.full((8, 8, 3), i, np.uint8), "hr": np.full((16, 16, 3), i, np.uint8), "label": i, "weight": i / 2,
+         "name": f"n{i}"} for i in range(64)
+    )  # fmt: skip
+    lmdbloader.write(rows, tmp_path / "d")
+    dataset = LMDBDataset(tmp_path / "d")
+    plain = list(Loader(dataset, 8, shuffle=True, seed=0, as_="dict"))
+    with late_cuda(most_lag=40) as cuda:
+        names = with_threads(cuda)
+        loader = Loader(dataset, 8, shuffle=True, seed=0, device="cuda", as_="dict")
+        found = list(loader)
+        cuda.synchronize()
+        loader.close()
+    assert len(names) == cuda.num_late == 8
+    assert set(names) == {"lmdbloader-copies-0"}
+    for batch, wanted in zip(found, plain, strict=True):
+        assert batch["name"] == wanted["name"]
+        assert all(torch.equal(batch[name], wanted[name]) for name in ("lr", "hr", "label", "weight"))
+        # One allocation on the device.
+        assert len({batch[name].untyped_storage().data_ptr() for name in ("lr", "hr", "label", "weight")}) == 1
 
 
-def batches(count: int) -> Iterator[Pair]:
-    for number in range(count):
-        yield Pair(torch.full((2, 3), number), [f"n{number}"])
+def test_the_loops_thread_makes_few_calls(ds: LMDBDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: Counter[str] = Counter()
+
+    def counted(name: str, function: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            calls[name] += threading.current_thread() is threading.main_thread()
+            return function(*args, **options)
+
+        return call
+
+    with late_cuda() as cuda:
+        loader = Loader(ds, 8, shuffle=True, seed=0, device="cuda", num_threads=1)
+        list(loader)
+        for of, name in ((cuda, "copy"), (cuda, "new_stream"), (cuda.memory, "record_event"), (cuda.host, "empty")):
+            monkeypatch.setattr(of, name, counted(name, getattr(of, name)))
+        for name in ("Event", "current_stream"):
+            monkeypatch.setattr(torch.cuda, name, counted(name, getattr(torch.cuda, name)))
+        for name in ("record", "synchronize"):
+            monkeypatch.setattr(Event, name, counted(name, getattr(Event, name)))
+        monkeypatch.setattr(type(cuda.current), "wait_event", counted("wait_event", type(cuda.current).wait_event))
+        assert len(list(loader)) == 12
+        loader.close()
+    groups, batches = 2, 12  # a group has 64 samples
+    # The device's memory records an event when a batch goes back to it.
+    assert +calls == {
+        "Event": groups, "record": groups + batches, "wait_event": groups, "current_stream": groups + batches,
+        "record_event": batches,
+    }  # fmt: skip
 
 
-def test_the_next_batch_is_copied_before_the_loop_gets_this_one(cuda: FakeCuda) -> None:
-    found = []
-    for batch in on_device(batches(3), torch.device("cpu"), "side"):
-        found.append((int(batch.lr[0, 0]), batch.names))
-        cuda.log.append(f"step {found[-1][0]}")
-        cuda.finished += 1
-    assert found == [(0, ["n0"]), (1, ["n1"]), (2, ["n2"])]
-    assert cuda.log == [
-        "copy 0 on side", "copy 1 on side", "wait 0", "record", "step 0",
-        "copy 2 on side", "wait 1", "record", "step 1",
-        "wait 2", "record", "step 2", "synchronize 2",
-    ]  # fmt: skip
+class Several(torch.Tensor):
+    """A class of tensors that is not torch's."""
 
 
-def test_memory_is_held_until_its_copy_is_done(cuda: FakeCuda) -> None:
-    import weakref
-
-    alive: list[Any] = []
-
-    def watched() -> Iterator[Pair]:
-        for number in range(5):
-            tensor = torch.full((4,), number)
-            alive.append(weakref.ref(tensor))
-            pair = Pair(tensor, [])
-            del tensor
-            yield pair
-            del pair
-
-    loop = on_device(watched(), torch.device("meta"), "side")
-    for _ in range(3):
-        next(loop)
-    assert [ref() is not None for ref in alive] == [True] * 4
-    cuda.finished = 3
-    next(loop)
-    assert [ref() is not None for ref in alive] == [False, False, False, True, True]
-    loop.close()  # type: ignore[attr-defined]
-    assert cuda.log[-2:] == ["synchronize 3", "synchronize 4"]
+STRANGE = {
+    "strided": torch.arange(60.0).view(3, 4, 5)[:, ::2, 1:],
+    "turned": torch.arange(24, dtype=torch.int16).view(4, 6).T,
+    "expanded": torch.arange(3, dtype=torch.bfloat16).view(3, 1).expand(3, 700),
+    "last": torch.arange(48, dtype=torch.uint8).view(1, 4, 4, 3).permute(0, 3, 1, 2),
+    "empty": torch.empty(0, 3),
+    "number": torch.tensor(7, dtype=torch.int64),
+    "complex": torch.arange(4).to(torch.complex64).conj(),
+    "bool": torch.tensor([True, False, True]),
+    "double": torch.arange(3001, dtype=torch.float64),
+    "own": torch.arange(5.0).as_subclass(Several),
+    "learned": torch.arange(2.0, requires_grad=True),
+    "nested": [torch.arange(7).to(torch.uint16), ("text", None, {"deep": torch.arange(5, dtype=torch.float16)})],
+}  # fmt: skip
 
 
-def test_the_batch_that_is_copied_ahead_does_not_count_as_given(cuda: FakeCuda, tmp_path: Path) -> None:
-    lmdbloader.write(({"n": i, "image": np.zeros((4, 4, 3), np.uint8)} for i in range(10)), tmp_path / "d")
-    loader = lmdbloader.Loader(lmdbloader.LMDBDataset(tmp_path / "d"), 3, order="random", seed=0)
-    loader._copies = Copies(torch.device("cpu", 0))  # whose copies the fake counts
-    found = [(len(batch.n), cuda.started, loader.state_dict()["position"]) for batch in loader]
-    assert found == [(3, 2, 3), (3, 3, 6), (3, 4, 9), (1, 4, 10)]
+def equal(found: Any, wanted: Any) -> bool:
+    """Return whether values agree, with the layout that `.to` would give tensors."""
+    if isinstance(wanted, torch.Tensor):
+        same = type(found) is type(wanted) and found.dtype == wanted.dtype and found.shape == wanted.shape
+        same = same and found.stride() == torch.empty_like(wanted, device="meta").stride()
+        return same and torch.equal(found.detach().resolve_conj(), wanted.detach().resolve_conj())
+    if isinstance(wanted, dict):
+        return found.keys() == wanted.keys() and all(equal(found[key], wanted[key]) for key in wanted)
+    if isinstance(wanted, list | tuple):
+        return type(found) is type(wanted) and all(map(equal, found, wanted))
+    return bool(found == wanted)
+
+
+@pytest.mark.parametrize("has_images", [True, False])
+@pytest.mark.parametrize("name", STRANGE)
+def test_what_functions_return_is_copied_as_it_is(ds: LMDBDataset, name: str, has_images: bool) -> None:
+    def function(batch: Any) -> dict[str, Any]:
+        return {"images": batch.image.clone()[:, :, 1:] if has_images else None, "other": STRANGE[name]}
+
+    with late_cuda(most_lag=40) as cuda:
+        loader = Loader(ds, 32, shuffle=False, device="cuda", transforms=[function])
+        found = list(loader)
+        cuda.synchronize()
+        loader.close()
+    assert len(found) == 3
+    for number, batch in enumerate(found):
+        assert equal(batch["other"], STRANGE[name])
+        images = torch.from_numpy(np.stack([ds[32 * number + k].image[:, 1:].numpy() for k in range(32)]))
+        assert equal(batch["images"], images if has_images else None)
+
+
+def slowly(batch: Any) -> Any:
+    """Return a batch after the loop has dropped the one before it."""
+    time.sleep(0.003)
+    return batch
+
+
+def late_steps(path: Path, *, forgetful: bool = False) -> int:
+    """Return how many steps, which read their batch long after the loop has dropped it, read another one.
+
+    Args:
+        path: Of the dataset.
+        forgetful: Whether the device does not know that a stream uses memory.
+    """
+    wrong = []
+    with late_cuda(most_lag=60) as cuda:
+        if forgetful:
+            cuda.memory.record_event = lambda source, stream: None  # type: ignore[method-assign]
+        dataset = LMDBDataset(path).select(np.resize(np.arange(96), 2048))
+        options: Any = {"shuffle": True, "seed": 0, "num_threads": 1}
+        loader = Loader(dataset, 64, device="cuda", transforms=[slowly], **options)
+        plain = Loader(dataset, 64, device="cpu", **options)
+        for _ in range(3):
+            numbers = [batch.number.numpy() % 251 for batch in plain]
+            for batch, number in zip(loader, numbers, strict=True):
+                address, count = batch.image.data_ptr(), batch.image.numel()
+                del batch
+
+                def step(address: int = address, count: int = count, number: Any = number) -> None:
+                    found = np.frombuffer((ctypes.c_uint8 * count).from_address(address), np.uint8)
+                    wrong.append(bool((found.reshape(len(number), -1) != number[:, None]).any()))
+
+                cuda.current.enqueue(step)
+        cuda.synchronize()
+        loader.close()
+        assert len(wrong) == 3 * 32
+        if not forgetful:
+            assert cuda.memory.num_blocks < 60
+    return sum(wrong)
+
+
+def test_device_memory_is_used_again_when_the_steps_that_read_it_are_done(path: Path) -> None:
+    assert late_steps(path) == 0
+    assert late_steps(path, forgetful=True) > 0
+
+
+def test_device_memory_is_bounded_and_a_batch_that_is_kept_never_changes(ds: LMDBDataset) -> None:
+    with late_cuda(most_lag=20) as cuda:
+        loader = Loader(ds, 16, shuffle=True, seed=0, device="cuda", num_threads=2, prefetch=1)
+        kept = [(batch.image, batch.number) for batch in loader]
+        for _ in range(10):
+            list(zip(loader, range(4)))  # noqa: B905 - breaks off
+        before = cuda.memory.num_blocks
+        for _ in range(1000):
+            for _batch in loader:
+                cuda.current.enqueue(lambda: None)
+        assert cuda.memory.num_blocks <= before + 4
+        cuda.synchronize()
+        assert num_wrong(kept) == 0
+        loader.close()
+
+
+def test_an_error_comes_after_the_batches_before_it(ds: LMDBDataset) -> None:
+    def fails(batch: Any) -> Any:
+        if 40 in batch.number:
+            raise ValueError("sample 40")
+        return batch
+
+    with late_cuda() as cuda:
+        loader = Loader(ds, 8, shuffle=False, device="cuda", transforms=[fails])
+        numbers: list[torch.Tensor] = []
+        with pytest.raises(ValueError, match="sample 40"):
+            numbers += (batch.number for batch in loader)
+        cuda.synchronize()
+        loader.close()
+    assert torch.cat(numbers).tolist() == list(range(40))
+
+
+def test_too_little_memory_on_the_device_is_an_error_of_the_loop(ds: LMDBDataset) -> None:
+    with late_cuda() as cuda:
+        copy, count = cuda.copy, [0]
+
+        def scarce(*args: Any, **options: Any) -> Any:
+            count[0] += 1
+            if count[0] > 5:
+                raise torch.OutOfMemoryError("none left")
+            return copy(*args, **options)
+
+        cuda.copy = scarce  # type: ignore[method-assign]
+        loader = Loader(ds, 8, shuffle=False, device="cuda")
+        with pytest.raises(torch.OutOfMemoryError, match="none left"):
+            list(loader)
+        cuda.copy = copy  # type: ignore[method-assign]
+        assert len(list(loader)) == 12
+        loader.close()
 
 
 @pytest.fixture(scope="module")

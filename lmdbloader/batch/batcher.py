@@ -13,7 +13,7 @@ import torch
 
 from lmdbloader.base import clock_words
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
-from lmdbloader.batch.memory import BatchMemory
+from lmdbloader.batch.memory import FieldMemories
 from lmdbloader.batch.pipeline import Pipeline, Scratch
 from lmdbloader.batch.sample import Batch, Form, Ragged, in_form, sample_type, stacked
 from lmdbloader.errors import CorruptError, OptionError
@@ -45,6 +45,7 @@ class Begun:
         batch_size: Rows in a batch (samples, or frames of windows); the last batch may be shorter.
         batches: The columns of each batch, in the order of the fields; None for fields that are still to be read.
         addresses: (batches, fields of the pipeline) int64, of the memory of images.
+        blocks: The one allocation of each batch, or none.
     """
 
     rows: I64
@@ -53,6 +54,7 @@ class Begun:
     batch_size: int
     batches: list[Columns]
     addresses: I64
+    blocks: Sequence[torch.Tensor]
 
 
 class Batcher:
@@ -75,7 +77,7 @@ class Batcher:
         pipeline: Pipeline,
         fields: Mapping[str, Field],
         rows: Rows,
-        memory: Callable[..., BatchMemory],
+        memory: Callable[..., FieldMemories],
         *,
         keep: int,
         source: Any = None,
@@ -91,7 +93,7 @@ class Batcher:
             pipeline: Of some or all of the image fields.
             fields: All fields to read, by name and in order.
             rows: Of the index, those of the samples, a range or (n,).
-            memory: Where images of the pipeline are written.
+            memory: Makes the memory where images of the pipeline are written, of their shapes and types.
             keep: The most arrays of one size that this memory keeps.
             source: The LMDBDataset, if its own transform belongs to finished batches; it may change at any time.
             functions: Called with whole batches.
@@ -115,12 +117,10 @@ class Batcher:
         ragged = tuple(name for name, f in fields.items() if kind_named(f.kind).is_ragged)
         json = tuple(name for name, f in fields.items() if f.kind == "json")
         self._names, self._type = tuple(fields), sample_type(tuple(fields), ragged, json)
-        # Of the pipeline's outputs: the place in a batch, the memory, and what makes images of it, if anything.
-        self._images = [
-            (self._names.index(o.name), memory(o.stored_shape, o.values.carrier, keep=keep), o.is_changed and o.images)
-            for o in pipeline.outputs
-        ]
-        places = [place for place, _, _ in self._images]
+        # Of the pipeline's outputs: the place in a batch, and what makes images of the memory, if anything.
+        self._images = [(self._names.index(o.name), o.is_changed and o.images) for o in pipeline.outputs]
+        self._memory = memory([(o.stored_shape, o.values.carrier) for o in pipeline.outputs], keep=keep)
+        places = [place for place, _ in self._images]
         # Computed once, as every sample needs them.
         self._others = [
             (place, f.name, self._reads(f)) for place, f in enumerate(fields.values()) if place not in places
@@ -230,12 +230,11 @@ class Batcher:
     def _begin(self, rows: I64, draws: I64, epoch: int, batch_size: int) -> Begun:
         count, nothing = len(rows), [None] * len(self._names)
         batches: list[Columns] = [nothing[:] for _ in range(0, max(count, 1), batch_size)]
-        addresses = np.empty((len(batches), len(self._images)), np.int64)
-        for f, (place, memory, as_images) in enumerate(self._images):
-            tensors, addresses[:, f] = memory.take(count, batch_size)
+        taken, addresses, blocks = self._memory.take(count, batch_size)
+        for (place, as_images), tensors in zip(self._images, taken, strict=True):
             for batch, tensor in zip(batches, map(as_images, tensors) if as_images else tensors, strict=True):
                 batch[place] = tensor if self.pipeline.views is None else [*(batch[place] or ()), tensor]
-        return Begun(rows, draws, epoch, batch_size, batches, addresses)
+        return Begun(rows, draws, epoch, batch_size, batches, addresses, blocks)
 
     def read_images(self, begun: Begun, first: int, end: int, clock: Clock = NO_CLOCK) -> None:
         """Read the pipeline's images of rows first ... end - 1: of all rows, or of some of a single batch."""

@@ -6,6 +6,7 @@ import copy
 import operator
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -18,6 +19,7 @@ from lmdbloader.base.option_names import shown
 from lmdbloader.base.text import counted
 from lmdbloader.batch.batcher import Batcher
 from lmdbloader.batch.many import ReadsMany, Ticket, overridden
+from lmdbloader.batch.memory import FieldMemories
 from lmdbloader.batch.pipeline import Pipeline, check_epoch
 from lmdbloader.batch.sample import Form, check_form
 from lmdbloader.errors import OptionError, UnknownNameError
@@ -450,7 +452,8 @@ class LMDBDataset(ReadsMany):
             rows = self._rows if transforms else None
             seed = self._draws.seed if self._draws else None
             pipeline = Pipeline(self.reader, images, transforms, rows=rows, seed=seed or 0)
-            self._batcher = Batcher(pipeline, self.fields, self.stored_rows, SharedMemory, keep=_KEPT)
+            memory = partial(FieldMemories, SharedMemory)
+            self._batcher = Batcher(pipeline, self.fields, self.stored_rows, memory, keep=_KEPT)
         return self._batcher
 
     def uniform_images(self, rows: Rows | None = None, *, of_any_channels: bool = False) -> list[str]:

@@ -1,4 +1,4 @@
-"""The memory of batches: used again when it is free, or pinned for a device."""
+"""The memory of batches, used again when it is free."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import os
 import sys
 import threading
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -15,8 +16,12 @@ import torch
 
 _MOST_SIZES = 8
 # Vector instructions write whole cache lines.
-_ALIGNMENT = 64
+ALIGNMENT = 64
 _FEW = 8
+# The shape of one image in memory, and the type of its values.
+Images = tuple[tuple[int, ...], np.dtype[Any]]
+# What `FieldMemories.take` returns.
+Taken = tuple[list[list[torch.Tensor]], npt.NDArray[np.int64], Sequence[torch.Tensor]]
 
 
 def batch_sizes(count: int, batch_size: int) -> list[int]:
@@ -30,7 +35,7 @@ def batch_sizes(count: int, batch_size: int) -> list[int]:
 
 def _are_free(group: list[npt.NDArray[Any]]) -> bool:
     """Return whether nothing but the group refers to its arrays."""
-    return all(map(_FREE.__ge__, map(sys.getrefcount, group)))
+    return all(map(FREE.__ge__, map(sys.getrefcount, group)))
 
 
 def _free_count() -> int:
@@ -38,10 +43,10 @@ def _free_count() -> int:
     return next(map(sys.getrefcount, [np.empty(0, np.uint8)]))
 
 
-_FREE = _free_count()
+FREE = _free_count()
 
 
-class _Kept:
+class Kept:
     """The groups of arrays of one process, by (images, images of a batch); `next` follows the one taken last."""
 
     __slots__ = ("by_size", "lock", "next", "process")
@@ -67,7 +72,7 @@ class BatchMemory:
         rooms: Memory that is shared with batches of other shapes, or None: nothing is kept here if it is.
     """
 
-    rooms: Rooms | None = None
+    rooms: Any = None
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, keep: int) -> None:
         """Start with no memory.
@@ -80,7 +85,7 @@ class BatchMemory:
         self._shape, self._dtype, self._keep = shape, dtype, keep
         self._nbytes = math.prod(shape) * dtype.itemsize
         self._torch_dtype = torch.from_numpy(np.empty(0, dtype)).dtype
-        self._kept = _Kept()
+        self._kept = Kept()
 
     def take(self, count: int, batch_size: int) -> tuple[list[torch.Tensor], list[int]]:
         """Return tensors (batch_size, *shape) with arbitrary values for `count` images, and their addresses.
@@ -89,12 +94,12 @@ class BatchMemory:
         """
         kept = self._kept
         if kept.process != os.getpid():  # a thread of the parent may have held the lock during the fork
-            kept = self._kept = _Kept()
+            kept = self._kept = Kept()
         with kept.lock:
             group, addresses = self._free(kept, count, batch_size)
             return list(map(torch.from_numpy, group)), addresses
 
-    def _free(self, kept: _Kept, count: int, batch_size: int) -> tuple[list[npt.NDArray[Any]], list[int]]:
+    def _free(self, kept: Kept, count: int, batch_size: int) -> tuple[list[npt.NDArray[Any]], list[int]]:
         """Return a group of arrays that nobody uses, and their addresses."""
         if self.rooms is not None:
             return self._new(count, batch_size)
@@ -123,65 +128,28 @@ class BatchMemory:
 
     def _allocate(self, count: int) -> npt.NDArray[Any]:
         nbytes = count * self._nbytes
-        room = np.empty(nbytes + _ALIGNMENT, np.uint8) if self.rooms is None else self.rooms.take(nbytes + _ALIGNMENT)
-        start = -room.__array_interface__["data"][0] % _ALIGNMENT
+        room = np.empty(nbytes + ALIGNMENT, np.uint8) if self.rooms is None else self.rooms.take(nbytes + ALIGNMENT)
+        start = -room.__array_interface__["data"][0] % ALIGNMENT
         return room[start : start + nbytes].view(self._dtype).reshape(count, *self._shape)
 
 
-class PinnedMemory(BatchMemory):
-    """Page-locked memory for a Loader's batches; safe from several threads and across forks.
+class FieldMemories:
+    """Memory for the batches of several image fields, a kind of `BatchMemory` for each."""
 
-    Each tensor comes from torch's caching host allocator and goes back to it. A copy with `non_blocking=True` still
-    reads its source when nothing refers to it any more. Python cannot see that, but the allocator can: torch marks the
-    memory that a copy reads, also through a view, and the allocator waits for the copies of all streams. So the
-    tensors are the allocator's own, not tensors around its memory, and none is kept here.
+    def __init__(self, kind: Callable[..., BatchMemory], images: Sequence[Images], *, keep: int) -> None:
+        """Start with no memory; `keep` is the most groups of one size to keep."""
+        self._memories = [kind(shape, dtype, keep=keep) for shape, dtype in images]
 
-    CUDA does not work in a forked child, which gets memory that is not pinned.
-    """
+    def take(self, count: int, batch_size: int) -> Taken:
+        """Return memory with arbitrary values for `count` images of each field.
 
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, keep: int) -> None:
-        """Start with no memory; the arguments are those of BatchMemory, `keep` is for a forked child."""
-        super().__init__(shape, dtype, keep=keep)
-        self._process = os.getpid()
-
-    def take(self, count: int, batch_size: int) -> tuple[list[torch.Tensor], list[int]]:
-        """Return tensors as those of BatchMemory, and their addresses; each has memory of its own."""
-        if self._process != os.getpid():
-            return super().take(count, batch_size)
-        tensors = [
-            torch.empty((size, *self._shape), dtype=self._torch_dtype, device="cpu", pin_memory=True)
-            for size in batch_sizes(count, batch_size)
-        ]
-        return tensors, [tensor.data_ptr() for tensor in tensors]
-
-
-class Rooms:
-    """Memory that batches of several shapes use in turns; safe from several threads and across forks.
-
-    A room that only this object refers to is free, as the arrays of `BatchMemory`.
-    """
-
-    def __init__(self, keep: int) -> None:
-        """Start with no memory; at most `keep` rooms are kept."""
-        self._keep, self._kept, self._nbytes = keep, _Kept(), 0
-        self._rooms: list[npt.NDArray[Any]] = []
-
-    def take(self, nbytes: int) -> npt.NDArray[Any]:
-        """Return a room of at least so many bytes that nobody uses."""
-        if self._kept.process != os.getpid():  # see `BatchMemory.take`
-            self._kept, self._rooms = _Kept(), []
-        with self._kept.lock:
-            free = [number for number, count in enumerate(map(sys.getrefcount, self._rooms)) if count <= _FREE]
-            if nbytes > self._nbytes:
-                self._nbytes, self._rooms = nbytes, []
-            elif free:
-                return self._rooms[free[0]]
-            # As large as any before: what is not written takes no memory. The oldest is in use for long.
-            self._rooms = [*self._rooms, np.empty(self._nbytes, np.uint8)][-self._keep :]
-            return self._rooms[-1]
-
-    def memory(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, keep: int) -> BatchMemory:
-        """Return the memory of batches of one shape."""
-        memory = BatchMemory(shape, dtype, keep=keep)
-        memory.rooms = self
-        return memory
+        Returns:
+            For each field the tensors of the batches, (batch_size, *shape), the last may be shorter; their addresses,
+            (batches, fields) int64; and the one allocation of each batch, or none.
+        """
+        found = [memory.take(count, batch_size) for memory in self._memories]
+        num_batches = len(found[0][1]) if found else len(batch_sizes(count, batch_size))
+        addresses = np.empty((num_batches, len(found)), np.int64)
+        for f, (_, places) in enumerate(found):
+            addresses[:, f] = places
+        return [tensors for tensors, _ in found], addresses, ()

@@ -1,18 +1,26 @@
-"""Copies batches to a CUDA device during the step before."""
+"""Copies batches to a CUDA device during the steps before, by a thread of its own."""
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 import torch
 
 from lmdbloader.errors import OptionError
+from lmdbloader.loader.threads import Threads
 
 _logger = logging.getLogger("lmdbloader")
+# Of the groups of batches that are copied ahead of the loop's.
+_GROUPS_AHEAD = 2
+_ALIGNMENT = 64
+# The items of a group, a batch and what goes with it, and the error that ended it.
+Group = tuple[list[tuple[Any, Any]], "BaseException | None"]
 
 
 def usable_device(device: str | int | torch.device | None) -> torch.device | None:
@@ -43,74 +51,251 @@ def usable_device(device: str | int | torch.device | None) -> torch.device | Non
 
 
 class Copies:
-    """Copies of one loader's batches to a device, on a stream for each GPU that it means.
+    """Copies of one Loader's batches to a device, by a thread and on a stream of their own.
 
-    torch keeps a device's memory for the stream that used it. With a new stream for every epoch the device would soon
-    hold the batches of 32 streams, which is how many there are.
+    torch keeps a device's memory for the stream that used it, and hands it out again when the last tensor of a batch
+    has died and the work that read it is done. With a new stream for every epoch the device would soon hold the batches
+    of 32 streams, which is how many there are.
 
     Attributes:
         device: The device.
+        threads: The thread.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        self.threads = Threads(1, "lmdbloader-copies")
         self._streams: dict[int, Any] = {}
 
-    def of(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Return batches on the device; one without a number is the current device."""
+    def begin(self) -> EpochCopies:
+        """Return the copies of an epoch; a device without a number is the current one.
+
+        Raises:
+            WorkerError: The system refuses the thread.
+        """
+        self.threads.submit(lambda: None)
+        if self.device.type == "cpu":
+            return EpochCopies(self.device, _Processor(), self.threads)
         number = torch.cuda.current_device() if self.device.index is None else self.device.index
         if number not in self._streams:
             self._streams[number] = torch.cuda.Stream(number)  # type: ignore[no-untyped-call]
-        return on_device(batches, self.device, self._streams[number])
+        return EpochCopies(torch.device("cuda", number), self._streams[number], self.threads)
 
 
-def on_device(batches: Iterator[Any], device: torch.device, stream: Any) -> Iterator[Any]:
-    """Yield batches on a CUDA device; the next one is copied on another stream while the loop works on this one.
+class _Processor:
+    """In place of a stream and an event where the device is the CPU: all work is done when a call returns."""
+
+    def record(self, stream: Any) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def wait_event(self, event: Any) -> None: ...
+
+
+# Where a tensor is: the number of its block, the bytes before it, and its type, size and strides.
+_Place = tuple[int, int, torch.dtype, torch.Size, tuple[int, ...]]
+
+
+@dataclass(slots=True)
+class Packed:
+    """A batch in pinned memory.
+
+    Attributes:
+        batch: Tensors in tuples, lists and dicts.
+        places: Of its tensors, in their order; None of those that are copied one by one.
+        blocks: (bytes,) uint8, the parts of pinned memory to copy, and one at most for a batch of the Loader's own.
+        finish: Makes of the batch on the device what the loop gets; None if that is the batch itself.
+    """
+
+    batch: Any
+    places: list[_Place | None]
+    blocks: list[torch.Tensor]
+    finish: Callable[[Any], Any] | None = None
+
+
+def _packed(batch: Any, block: torch.Tensor | None, finish: Callable[[Any], Any] | None) -> Packed:
+    """Return a batch whose tensors are in pinned memory.
 
     Args:
-        batches: Tensors in pinned memory, in tuples, lists and dicts; other values stay as they are.
-        device: The CUDA device.
-        stream: Of this device, for the copies.
+        batch: Tensors in tuples, lists and dicts; other values stay as they are.
+        block: (bytes,) uint8, pinned, in which some of them are and whose end is free; None without one.
+        finish: See `Packed`.
     """
-    coming: deque[tuple[Any, Any]] = deque()
-    failures: list[Exception] = []
-    # torch keeps the memory of its own pinned tensors until copies from them are done. It cannot do so for tensors that
-    # a function made through NumPy, or pinned by other means: so every source is held until its copy is done.
-    sources: deque[tuple[Any, Any]] = deque()
+    tensors: list[torch.Tensor] = []
+    apply(batch, tensors.append)
+    places: list[_Place | None] = [None] * len(tensors)
+    home, end, others = 0 if block is None else block.data_ptr(), 0, list[tuple[int, tuple[int, ...]]]()
+    for k, tensor in enumerate(tensors):
+        if not _is_plain(tensor):
+            continue
+        strides = tensor.stride() if tensor.is_contiguous() else torch.empty_like(tensor, device="meta").stride()
+        if block is None or tensor.untyped_storage().data_ptr() != home or tensor.stride() != strides:
+            others.append((k, strides))
+            continue
+        places[k] = (0, tensor.data_ptr() - home, tensor.dtype, tensor.size(), strides)
+        end = max(end, tensor.data_ptr() - home + tensor.nbytes)
+    rooms = [tensors[k].nbytes + -tensors[k].nbytes % _ALIGNMENT for k, _ in others]
+    at, nbytes = end + -end % _ALIGNMENT, sum(rooms)
+    target, blocks = block, list[torch.Tensor]()
+    if target is None or not end or at + nbytes > len(target):
+        if block is not None and end:
+            blocks.append(block[:end])
+        target, at = torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True), 0
+    for (k, strides), room in zip(others, rooms, strict=True):
+        tensor = tensors[k]
+        place = places[k] = (len(blocks), at, tensor.dtype, tensor.size(), strides)
+        _view(target, place).copy_(tensor)
+        at += room
+    if at:
+        blocks.append(target[:at])
+    return Packed(batch, places, blocks, finish)
 
-    def start_next() -> None:
-        try:
-            batch = next(batches)
-        except StopIteration:
-            return
-        except Exception as error:  # raised after the batch that is being copied
-            failures.append(error)
-            return
-        with torch.cuda.stream(stream):
-            moved = apply(batch, lambda tensor: tensor.to(device, non_blocking=True))
-            copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            copied.record(stream)
-        sources.append((batch, copied))
-        coming.append((moved, copied))
 
-    try:
-        start_next()
-        while coming:
-            moved, copied = coming.popleft()
-            start_next()
-            while sources and sources[0][1].query():
-                sources.popleft()
-            current = torch.cuda.current_stream(device)
-            current.wait_event(copied)
-            # The stream's next copy must not use this memory on the device while the step reads it.
-            apply(moved, partial(torch.Tensor.record_stream, s=current))
-            yield moved
-            del moved
-        if failures:
-            raise failures[0]
-    finally:
-        for _, copied in sources:
-            copied.synchronize()
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is some numbers in the computer's memory, and nothing else."""
+    is_own = (
+        tensor.numel() > 0
+        and type(tensor) is torch.Tensor
+        and tensor.device.type == "cpu"
+        and tensor.layout == torch.strided
+    )
+    return is_own and not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+
+
+def _view(block: torch.Tensor, place: _Place) -> torch.Tensor:
+    """Return the tensor at a place in a block."""
+    _, offset, dtype, size, strides = place
+    nbytes = len(block) // dtype.itemsize * dtype.itemsize
+    return block[:nbytes].view(dtype).as_strided(size, strides, block.storage_offset() + offset // dtype.itemsize)
+
+
+@dataclass(slots=True)
+class _Copied:
+    """A batch on the device.
+
+    Attributes:
+        batch: What the loop gets.
+        owners: Tensors of all its memory on the device.
+        arrival: Of its group.
+    """
+
+    batch: Any
+    owners: list[torch.Tensor]
+    arrival: _Arrival
+
+
+@dataclass(slots=True)
+class _Arrival:
+    """When the batches of a group are on the device.
+
+    Attributes:
+        event: After the work on them.
+        stream: The last one of the loop that waits for it.
+    """
+
+    event: Any
+    stream: Any = None
+
+
+class EpochCopies:
+    """The copies of an epoch.
+
+    Reading threads hand over groups of packed batches, in any order. The thread copies them in their order, two groups
+    ahead of the loop's at most, and not before the device has done the steps of the groups before the loop's. So the
+    loop gets batches whose copies have been started, and the device holds few of them.
+    """
+
+    def __init__(self, device: torch.device, stream: Any, threads: Threads) -> None:
+        self._device, self._stream, self._threads = device, stream, threads
+        self._ready: SimpleQueue[Group] = SimpleQueue()
+        # Of the thread: groups that were read, the next one to copy, the end of those that may be copied, and later
+        # ends with the events that come before.
+        self._read: dict[int, Group] = {}
+        self._next = self._end = 0
+        self._later: deque[tuple[int, Any]] = deque()
+        self.cancelled = False
+
+    def packed(self, batch: Any, block: torch.Tensor | None, finish: Callable[[Any], Any] | None = None) -> Packed:
+        """Return a batch as it is handed over; the arguments are those of `_packed`."""
+        return Packed(batch, [], [], finish) if self._device.type == "cpu" else _packed(batch, block, finish)
+
+    def put(self, result: tuple[int, list[Any], BaseException | None]) -> None:
+        """Hand over a group: its number, items (`Packed` or another object, anything), and the error that ended it."""
+        self._threads.submit(partial(self._add, *result))
+
+    def take(self, group: int) -> Group:
+        """Return a group, whose items are for `given`; called in the loop's thread."""
+        before = self._event(blocking=True)
+        before.record(self._current())
+        self._threads.submit(partial(self._admit, group + _GROUPS_AHEAD + 1, before))
+        return self._ready.get()
+
+    def given(self, item: tuple[Any, Any]) -> tuple[Any, Any]:
+        """Return an item of `take` with its batch for the loop's current stream, which waits for the copies."""
+        copied, rest = item
+        if not isinstance(copied, _Copied):
+            return item
+        current, arrival = self._current(), copied.arrival
+        if arrival.stream != current:
+            current.wait_event(arrival.event)
+            arrival.stream = current
+        for owner in copied.owners:
+            owner.record_stream(current)  # the memory is not used again before this stream's work is done
+        return copied.batch, rest
+
+    def _current(self) -> Any:
+        return _Processor() if self._device.type == "cpu" else torch.cuda.current_stream(self._device)
+
+    def _event(self, *, blocking: bool = False) -> Any:
+        return _Processor() if self._device.type == "cpu" else torch.cuda.Event(blocking=blocking)  # type: ignore[no-untyped-call]
+
+    def _add(self, number: int, items: list[Any], error: BaseException | None) -> None:
+        self._read[number] = items, error
+        self._go_on()
+
+    def _admit(self, end: int, before: Any) -> None:
+        self._later.append((end, before))
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Copy the groups whose turn it is."""
+        while self._next in self._read and not self.cancelled:
+            copied, arrival = list[tuple[Any, Any]](), _Arrival(self._event())
+            try:
+                while self._next >= self._end and self._later:
+                    self._end, before = self._later.popleft()
+                    before.synchronize()
+                if self._next >= self._end:
+                    return
+                items, error = self._read.pop(self._next)
+                for batch, rest in items:
+                    copied.append((self._copied(batch, arrival) if isinstance(batch, Packed) else batch, rest))
+                arrival.event.record(self._stream)
+            except BaseException as failure:  # such as too little memory
+                copied, error = [], failure
+            self._next += 1
+            self._ready.put((copied, error))
+        if self.cancelled:
+            self._read.clear()
+
+    def _copied(self, packed: Packed, arrival: _Arrival) -> _Copied:
+        if self._device.type == "cpu":
+            return _Copied(packed.batch if packed.finish is None else packed.finish(packed.batch), [], arrival)
+        with torch.cuda.stream(self._stream):
+            blocks = [block.to(self._device, non_blocking=True) for block in packed.blocks]
+            owners, places = list(blocks), iter(packed.places)
+
+            def moved(tensor: torch.Tensor) -> torch.Tensor:
+                if (place := next(places)) is not None:
+                    return _view(blocks[place[0]], place)
+                owners.append(tensor.to(self._device))
+                return owners[-1]
+
+            batch = apply(packed.batch, moved)
+            if packed.finish is not None:
+                batch = packed.finish(batch)
+                apply(batch, owners.append)
+        return _Copied(batch, owners, arrival)
 
 
 def apply(value: Any, function: Callable[[torch.Tensor], Any]) -> Any:

@@ -27,6 +27,9 @@ from lmdbloader.loader.threads import Job, Threads
 from lmdbloader.transforms.functions import described
 
 if TYPE_CHECKING:
+    import torch
+
+    from lmdbloader.loader.device import EpochCopies
     from lmdbloader.store import Damage, Ticket
 
 I64 = npt.NDArray[np.int64]
@@ -305,6 +308,7 @@ class EpochRun:
         skips: bool,
         may_lack: bool,
         stopwatch: Stopwatch,
+        copies: EpochCopies | None = None,
     ) -> None:
         """Prepare; threads do the work.
 
@@ -319,6 +323,7 @@ class EpochRun:
             skips: Whether damaged samples are left out.
             may_lack: Whether a batch of only damaged samples may be left out too: not if other ranks count it.
             stopwatch: Times the threads.
+            copies: Of the batches to a device; None if they stay.
         """
         self._skips, self._may_lack = skips, may_lack
         self._batcher_of = batcher_of or (lambda kind: batcher)
@@ -331,11 +336,14 @@ class EpochRun:
         self._groups_together = max(_SAMPLES_TOGETHER // (plan.batches_at_once * positions.batch_size), 1)
         self._computed: dict[int, I64] = {}
         self.results: SimpleQueue[tuple[int, list[Item], BaseException | None]] = SimpleQueue()
+        self.copies, self._put = copies, self.results.put if copies is None else copies.put
         self.cancelled = False
 
     def cancel(self) -> None:
         """Let the threads skip the groups that they have not started."""
         self.cancelled = True
+        if self.copies is not None:
+            self.copies.cancelled = True
         if not sys.is_finalizing():  # nothing can be imported then, and the process ends anyway
             self._readahead.close()
 
@@ -401,7 +409,7 @@ class EpochRun:
             return
         items, error = self._ended(group, clock)
         clock.end()
-        self.results.put((group.number, items, error))
+        self._put((group.number, items, error))
 
     def _read_images(self, group: _Group, part: int, clock: Clock) -> None:
         """Read the images of a part; the first thread begins the batches."""
@@ -428,27 +436,36 @@ class EpochRun:
             except BaseException:
                 pass
             else:
-                return self._finish(group, batches, begun.draws[:: group.batcher.frames], clock)
+                return self._finish(group, batches, begun, clock)
         del begun
         return self._read_singly(group, clock)
 
     def _finish(
-        self, group: _Group, batches: list[Any], samples: I64, clock: Clock
+        self, group: _Group, batches: list[Any], begun: Begun, clock: Clock
     ) -> tuple[list[Item], BaseException | None]:
         """Return batches up to the one for which a function of the user failed: it is not called for that again."""
-        if not group.batcher.finishes:
+        samples = begun.draws[:: group.batcher.frames]
+        if not group.batcher.finishes and self.copies is None:
             clock.count(len(samples), len(batches))
             return [(batch, ()) for batch in batches], None
         items: list[Item] = []
         for number, batch in enumerate(batches):
             try:
                 own = samples[number * group.size :][: group.size]
-                position = self._positions.first_of(group.first + number)
-                items.append((group.batcher.finish(batch, own, self._epoch, position, group.run), ()))
+                block = begun.blocks[number] if begun.blocks else None
+                items.append((self._finished(group.batcher, batch, own, group.first + number, group.run, block), ()))
             except BaseException as error:
                 return items, error
         clock.count(len(samples), len(batches))
         return items, None
+
+    def _finished(
+        self, batcher: Batcher, batch: Any, samples: I64, number: int, run: Run, block: torch.Tensor | None = None
+    ) -> Any:
+        """Return a batch that was read as the loop gets it, or packed for its copy to a device."""
+        if batcher.finishes:
+            batch = batcher.finish(batch, samples, self._epoch, self._positions.first_of(number), run)
+        return batch if self.copies is None else self.copies.packed(batch, block)
 
     def _read_singly(self, group: _Group, clock: Clock) -> tuple[list[Item], BaseException | None]:
         """Return the batches of a group up to the one that cannot be read."""
@@ -462,8 +479,7 @@ class EpochRun:
 
     def _read_one(self, batcher: Batcher, number: int, clock: Clock, run: Run) -> Item:
         """Return one batch, without its damaged samples if these are left out."""
-        samples, position = self._samples(number, number + 1), self._positions.first_of(number)
-        sound = samples
+        sound = samples = self._samples(number, number + 1)
         damaged: list[Damage] = []
         while len(sound):
             try:
@@ -478,7 +494,7 @@ class EpochRun:
                 sound = sound[[damage is None for damage in found]]
                 continue
             # The random numbers of batch functions stay those of the whole batch.
-            batch = batcher.finish(batch, sound, self._epoch, position, run)
+            batch = self._finished(batcher, batch, sound, number, run)
             clock.count(len(sound), 1)
             return batch, tuple(damaged)
         if not self._may_lack:
@@ -503,8 +519,8 @@ class EpochRun:
 
 def deliver(run: EpochRun, threads: Threads, ahead: int) -> Iterator[Item]:
     """Yield the batches of a run in order, each with the damage left out of it; threads work on `ahead` groups."""
-    arrived: dict[int, Any] = {}
-    submitted, num_closed = 0, threads.num_closed
+    submitted, num_closed, copies = 0, threads.num_closed, run.copies
+    take = _in_order(run.results) if copies is None else copies.take
     try:
         for group in range(run.num_groups):
             run.check_turn()
@@ -514,18 +530,30 @@ def deliver(run: EpochRun, threads: Threads, ahead: int) -> Iterator[Item]:
                 for job in run.jobs(submitted):
                     threads.submit(job)
                 submitted += 1
-            while group not in arrived:
-                result = run.results.get()
-                arrived[result[0]] = result
-                del result  # the memory of a batch that nothing refers to is free
-            _, found, error = arrived.pop(group)
+            found, error = take(group)
             found.reverse()
             while found:
-                yield found.pop()
+                yield found.pop() if copies is None else copies.given(found.pop())
             if error is not None:
                 raise error
     finally:
         run.cancel()
+
+
+def _in_order(
+    results: SimpleQueue[tuple[int, list[Item], BaseException | None]],
+) -> Callable[[int], tuple[list[Item], BaseException | None]]:
+    """Return what waits for a group and returns its items and its error, of results that come in any order."""
+    arrived: dict[int, tuple[list[Item], BaseException | None]] = {}
+
+    def take(group: int) -> tuple[list[Item], BaseException | None]:
+        while group not in arrived:
+            number, items, error = results.get()
+            arrived[number] = items, error
+            del items  # the memory of a batch that nothing refers to is free
+        return arrived.pop(group)
+
+    return take
 
 
 class Batches(Iterator[Any]):

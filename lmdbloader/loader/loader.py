@@ -25,7 +25,7 @@ from lmdbloader.base.stage_times import StageTimes, Stopwatch
 from lmdbloader.base.text import plain
 from lmdbloader.batch.batcher import Batcher
 from lmdbloader.batch.dataset import LMDBDataset, check_images
-from lmdbloader.batch.memory import BatchMemory, PinnedMemory, Rooms
+from lmdbloader.batch.memory import BatchMemory, FieldMemories
 from lmdbloader.batch.pipeline import Pipeline, check_epoch, check_seed
 from lmdbloader.batch.sample import PARAMS, Form, check_form
 from lmdbloader.errors import OptionError
@@ -398,9 +398,13 @@ class Loader(DataLoader[Any]):
         if isinstance(self._orders, BatchOrders):  # their sizes and shapes may differ
             plan = replace(plan, batches_at_once=1)
         keep = plan.ahead + 2
-        memory: Callable[..., BatchMemory] = PinnedMemory if self.pin_memory else BatchMemory
-        if shapes is not None and not self.pin_memory:
-            memory = Rooms(keep * plan.batches_at_once * max(len(images), 1)).memory
+        memory: Callable[..., Any] = partial(FieldMemories, BatchMemory)
+        if self.pin_memory or shapes is not None:
+            from lmdbloader.batch.memory_kinds import PinnedBlocks, PinnedMemory, Rooms
+
+            rooms = Rooms(keep * plan.batches_at_once * max(len(images), 1))
+            memory = partial(FieldMemories, PinnedMemory if self.pin_memory else rooms.memory)
+            memory = memory if self._copies is None else PinnedBlocks
         batcher_of = partial(
             Batcher, fields=dataset.fields, rows=rows, memory=memory, keep=keep, source=owner,
             functions=self._functions, form=self._form, channels=channels, repeats=self._orders.repeats,
@@ -691,10 +695,9 @@ class Loader(DataLoader[Any]):
             self._batcher, place.epoch, order, on_rank(order, share, place.start), self._plan,
             batcher_of=self._batcher_of, mean_nbytes=self._layout.mean_nbytes, skips=self._skips,
             may_lack=share.world_size == 1, stopwatch=self._stopwatch,
+            copies=None if self._copies is None else self._copies.begin(),
         )  # fmt: skip
         items = deliver(run, self._threads, self.groups_ahead)
-        if self._copies is not None:
-            items = self._copies.of(items)
         self._before = replace(self._coming)
         self._coming.begin()
         self._share, self._place = share, place
@@ -730,6 +733,8 @@ class Loader(DataLoader[Any]):
     def close(self) -> None:
         """End the threads; a later iteration starts new ones."""
         self._threads.close()
+        if self._copies is not None:
+            self._copies.threads.close()
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Lightning sets `worker_init_fn` on every loader, for worker processes.

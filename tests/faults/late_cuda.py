@@ -17,6 +17,8 @@ import numpy as np
 import torch
 
 _PAGE = 4096
+# Streams wait for each other, and several threads use them.
+_LOCK = threading.RLock()
 
 
 class Stream:
@@ -29,15 +31,17 @@ class Stream:
 
     def enqueue(self, work: Callable[[], Any]) -> None:
         """Have something done later."""
-        self._waiting.append(work)
-        self.num_enqueued += 1
-        self.run_to(self.num_enqueued - self._lag())
+        with _LOCK:
+            self._waiting.append(work)
+            self.num_enqueued += 1
+            self.run_to(self.num_enqueued - self._lag())
 
     def run_to(self, number: int) -> None:
         """Run the operations up to a number."""
-        while self.num_done < number:
-            self._waiting.popleft()()
-            self.num_done += 1
+        with _LOCK:
+            while self.num_done < number:
+                self._waiting.popleft()()
+                self.num_done += 1
 
     def wait_event(self, event: Event) -> None:
         """Have later operations wait for an event."""
@@ -51,7 +55,7 @@ class Stream:
 class Event:
     """A moment on a stream."""
 
-    def __init__(self) -> None:
+    def __init__(self, blocking: bool = False) -> None:
         self._stream: Stream | None = None
         self._number = 0
 
@@ -80,33 +84,41 @@ class _Block:
         self.streams: set[Stream] = set()
         self.events: list[Event] = []
         self.context = 0
+        self.of: Any = None
 
 
 class HostAllocator:
     """Pinned memory by sizes that are powers of two; a source of a copy waits for its events.
 
-    A copy is known by the storage that it reads from, or else by an address that is that of a block.
+    A copy is known by the storage that it reads from, or else by an address that is that of a block. The memory of a
+    device is of the stream that it was taken on, and waits for the other streams that it is known to be used on.
     """
 
     def __init__(self) -> None:
         self.lock = threading.RLock()  # memory may be given back while some is taken
-        self._free: dict[int, list[_Block]] = {}
+        self._free: dict[Any, list[_Block]] = {}
         self._pending: list[_Block] = []
         self._blocks: dict[int, _Block] = {}
         self._contexts: dict[int, _Block] = {}
         self.num_taken = 0
 
-    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Return a tensor of this memory."""
+    @property
+    def num_blocks(self) -> int:
+        """The number of blocks ever made."""
+        return len(self._blocks)
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype, of: Any = None) -> torch.Tensor:
+        """Return a tensor of this memory; `of` is the stream of a device's."""
         nbytes = math.prod(shape) * dtype.itemsize
         size = 1 << max(nbytes - 1, 0).bit_length()
         with self.lock:
             ready = [block for block in self._pending if all(event.query() for event in block.events)]
             for block in ready:
                 self._pending.remove(block)
-                self._free[len(block.memory)].append(block)
-            free = self._free.setdefault(size, [])
+                self._free[len(block.memory), block.of].append(block)
+            free = self._free.setdefault((size, of), [])
             block = free.pop() if free else _Block(size)
+            block.of = of
             self._blocks[block.address] = block
             self.num_taken += 1
             owned = block.memory[:nbytes]
@@ -143,40 +155,50 @@ class LateCuda:
 
     Attributes:
         host: Its pinned memory.
+        memory: Its own.
         num_late: How many copies were started that read later.
     """
 
     def __init__(self, seed: int = 0, most_lag: int = 12) -> None:
-        """Start with one stream; a copy is done when 1 to `most_lag` others came after it on its stream."""
+        """Start with one stream; a copy is done when 0 to `most_lag` others came after it on its stream."""
         self._random = random.Random(seed)
         self._most_lag = most_lag
-        self.host = HostAllocator()
+        self.host, self.memory = HostAllocator(), HostAllocator()
         self.streams: list[Stream] = []
-        self.current = self.new_stream()
+        self._default, self._here = self.new_stream(), threading.local()
         self.num_late = 0
+
+    @property
+    def current(self) -> Stream:
+        """The stream of this thread."""
+        return getattr(self._here, "stream", self._default)
 
     def new_stream(self, device: Any = None) -> Stream:
         """Return one more stream."""
-        self.streams.append(Stream(lambda: self._random.randint(1, self._most_lag)))
+        self.streams.append(Stream(lambda: self._random.randint(0, self._most_lag)))
         return self.streams[-1]
 
     @contextmanager
     def on_stream(self, stream: Stream) -> Iterator[None]:
         """Copy on a stream."""
-        before, self.current = self.current, stream
+        before, self._here.stream = self.current, stream
         try:
             yield
         finally:
-            self.current = before
+            self._here.stream = before
 
     def copy(self, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
         """Return a tensor with the content of the source: now, or later if the source is pinned."""
-        result = torch.empty_like(source)
+        dense = torch.empty_like(source, device="meta")
+        result = self.memory.empty((source.numel(),), source.dtype, self.current).as_strided(
+            source.shape, dense.stride()
+        )
         is_dense = source.is_contiguous() or source.is_contiguous(memory_format=torch.channels_last)
         if not (non_blocking and is_dense and self.host.has(source.data_ptr())):
             return result.copy_(source)  # by way of other memory, before the call returns
         address, nbytes = source.data_ptr(), source.numel() * source.itemsize
-        self.current.enqueue(lambda: ctypes.memmove(result.data_ptr(), address, nbytes))
+        target = result.data_ptr()  # the copy does not keep the memory
+        self.current.enqueue(lambda: ctypes.memmove(target, address, nbytes))
         self.host.record_event(source, self.current)
         self.num_late += 1
         return result
@@ -205,6 +227,9 @@ def late_cuda(seed: int = 0, most_lag: int = 12) -> Iterator[LateCuda]:
             return cuda.copy(tensor, options.get("non_blocking", False))
         return plain_to(tensor, *args, **options)
 
+    def record_stream(tensor: torch.Tensor, stream: Stream) -> None:
+        cuda.memory.record_event(tensor, stream)
+
     instead = {
         "is_available": lambda: True, "device_count": lambda: 2, "current_device": lambda: 0,
         "Stream": cuda.new_stream, "Event": Event, "stream": cuda.on_stream,
@@ -215,5 +240,5 @@ def late_cuda(seed: int = 0, most_lag: int = 12) -> Iterator[LateCuda]:
             patches.enter_context(mock.patch.object(torch.cuda, name, value))
         patches.enter_context(mock.patch.object(torch, "empty", empty))
         patches.enter_context(mock.patch.object(torch.Tensor, "to", to))
-        patches.enter_context(mock.patch.object(torch.Tensor, "record_stream", lambda tensor, s: None))
+        patches.enter_context(mock.patch.object(torch.Tensor, "record_stream", record_stream))
         yield cuda
