@@ -17,13 +17,14 @@ from torch import Tensor
 from lmdbloader.kernels.transform import opcodes as op
 
 F64 = npt.NDArray[np.float64]
+_GREY = np.array([0.2989, 0.587, 0.114], np.float32)[:, None, None]
 _STEPS = np.array(list(permutations(range(3))))  # of brightness, contrast and saturation
 _CONTRAST, _SATURATION, _NO_HUE = 1, 2, 4
 # Of `lmdbloader.kernels.degrade.blur`. The side is the largest at which 8 bits are blurred in whole numbers.
 _NOTHING, _LEAST_SIGMA, _MOST_IN_WHOLE = np.float32(1e-8), 1e-3, 33
 # Of `lmdbloader.kernels.degrade.random`: of Philox4x32-10, ln, sin and cos.
 _CHUNK, _ROUNDS, _LOW, _SQRT_HALF, _PER_WORD = 256, 10, 0xFFFFFFFF, 0x3F3504F3, 2.0**-31
-_MULTIPLIERS, _WEYL = (0xD2511F53, 0xCD9E8D57), np.array([[0x9E3779B9], [0xBB67AE85]])
+_MULTIPLIERS, _WEYL = (0xCD9E8D57, 0xD2511F53), np.array([0x9E3779B9, 0xBB67AE85])
 _LOG = (-4, -2 * 0.6666677671711297, -2 * 0.3997749557387647, -2 * 0.2987307339130012)
 _SIN = (0.7853981609834033, -0.08074543483021365, 0.002490007127099729, -3.5954507786203746e-05)
 _COS = (1, -0.30842448849215764, 0.015850397618649145, -0.0003191601600803162)
@@ -40,16 +41,15 @@ def change_colors(images: Tensor, drawn: F64, applied: npt.NDArray[np.bool_]) ->
     codes, sides = drawn[:, op.COLOR_CODE].astype(np.int64), drawn[:, [op.COLOR_ACROSS, op.COLOR_DOWN]].max(1)
     is_other = np.where(codes == op.JITTER, drawn[:, op.COLOR_ORDER] < 0, (codes == op.BLUR) & (sides > _MOST_IN_WHOLE))
     kinds = 2 * codes + is_other
+    order = np.argsort(-np.where(codes == op.JITTER, _hue_places(drawn), _NO_HUE), kind="stable")
     for kind in np.unique(kinds[applied]).tolist():
-        rows = np.flatnonzero(applied & (kinds == kind))
-        rows = rows[np.argsort(-_hue_places(images, drawn[rows]), kind="stable")] if kind // 2 == op.JITTER else rows
-        change = _CHANGES[kind // 2]
+        rows, change = order[(applied & (kinds == kind))[order]], _CHANGES[kind // 2]
         if np.array_equal(rows, np.arange(len(images))):
             images = change(images, drawn)
-            continue
-        words, at = _words(images), _on(images, rows)
-        found = change(words.index_select(0, at).view(images.dtype), drawn[rows])
-        images = words.index_copy(0, at, _words(found)).view(images.dtype)
+        else:
+            words, at = _words(images), _on(images, rows)
+            found = change(words.index_select(0, at).view(images.dtype), drawn[rows])
+            images = words.index_copy(0, at, _words(found)).view(images.dtype)
     return images
 
 
@@ -72,57 +72,53 @@ def _written(values: Tensor, pixels: Tensor) -> Tensor:
     return values.clamp_(0, torch.iinfo(pixels.dtype).max).to(pixels.dtype)
 
 
-def _hue_places(pixels: Tensor, numbers: F64) -> npt.NDArray[np.int64]:
+def _hue_places(numbers: F64) -> F64:
     """Return how many other changes come before that of the hue, or _NO_HUE."""
-    has_hue = (numbers[:, op.COLOR_HUE] != 0) & (pixels.shape[1] == 3)
-    return np.where(has_hue, numbers[:, op.COLOR_ORDER].astype(np.int64) % 4, _NO_HUE)
+    return np.where(numbers[:, op.COLOR_HUE] != 0, numbers[:, op.COLOR_ORDER] % 4, _NO_HUE)
 
 
 def _jittered(pixels: Tensor, numbers: F64) -> Tensor:
-    """Change brightness, contrast, saturation and hue of samples that are sorted by `_hue_places`."""
+    """Change brightness, contrast, saturation and hue; samples whose hue changes later stand further ahead."""
     if numbers[0, op.COLOR_ORDER] < 0:
         return _saturated(pixels, numbers)
-    top, places = torch.iinfo(pixels.dtype).max, _hue_places(pixels, numbers)
+    top, is_color, places = torch.iinfo(pixels.dtype).max, pixels.shape[1] == 3, _hue_places(numbers)
     steps = _STEPS[numbers[:, op.COLOR_ORDER].astype(np.int64) // 4].T
     factors = numbers[np.arange(len(numbers)), op.COLOR_FACTORS + steps].astype(np.float32)
-    factors[(steps == _SATURATION) & (pixels.shape[1] == 1)] = 1
+    factors[(steps == _SATURATION) & (not is_color)] = 1
     of_grey, of_mean = ((1 - factors) * (steps == step) for step in (_SATURATION, _CONTRAST))
     threshold = numbers[:, op.COLOR_THRESHOLD]
     threshold = np.where(threshold < 0, 65536, np.ceil(threshold))
     table = _columns(pixels, *factors, *of_grey, *of_mean, numbers[:, op.COLOR_HUE], threshold)
-    values = pixels.float()
-    for is_after in (False, True):  # the changes before that of the hue, then those after it
-        for k in range(3):
-            first = (places > k).sum()
-            some = slice(first, None) if is_after else slice(first)
-            if (factors[k, some] != 1).any():
-                mixes = bool((of_grey[k, some] + of_mean[k, some]).any())
-                _blend(values[some], table[k:9:3, some], top, mixes)
-        first = (places == _NO_HUE).sum()
-        if not is_after and first < len(values):
-            _turn_hue(values[first:], table[9, first:], top)
+    values, shares, first = pixels.float(), _on(pixels, _GREY), (places == _NO_HUE).sum()
+    later = [(places > k).sum() for k in range(3)]  # samples whose hue changes after so many other changes
+    for k in range(3):
+        if (factors[k, : later[k]] != 1).any():
+            _blend(values[: later[k]], table[k:9:3, : later[k]], shares, top)
+    if is_color and first < len(values):
+        _turn_hue(values[first:], table[9, first:], top)
+    for k in range(3):
+        if (factors[k, later[k] :] != 1).any():
+            _blend(values[later[k] :], table[k:9:3, later[k] :], shares, top)
     if (threshold < 65536).any():
         values = torch.where(values >= table[10], top - values, values)
     return values.to(pixels.dtype)
 
 
-def _grey(values: Tensor) -> Tensor:
+def _grey(values: Tensor, shares: Tensor) -> Tensor:
     """Return whole numbers (n, 1, H, W)."""
     if values.shape[1] == 1:
         return values
-    shares = values * _on(values, np.array([0.2989, 0.587, 0.114], np.float32)[:, None, None])
-    return (shares[:, :1] + shares[:, 1:2]).add_(shares[:, 2:]).trunc_()
+    parts = values * shares
+    return (parts[:, :1] + parts[:, 1:2]).add_(parts[:, 2:]).trunc_()
 
 
-def _blend(values: Tensor, factors: Tensor, top: int, mixes: bool) -> None:
-    """Multiply whole numbers, add multiples of their grey and of its mean if it mixes, and cut them off, in place."""
-    if mixes:
-        grey = _grey(values)
-        mean = grey.sum((1, 2, 3), keepdim=True, dtype=torch.float64)
-        mean = mean / torch.full_like(mean, grey[0].numel())  # by a number of Python, it would be rounded twice
-        term = (grey * factors[1]).add_(mean.float() * factors[2])
-    values.mul_(factors[0])
-    (values.add_(term) if mixes else values).clamp_(0, top).trunc_()
+def _blend(values: Tensor, factors: Tensor, shares: Tensor, top: int) -> None:
+    """Multiply whole numbers, add multiples of their grey and of its mean, and cut them off, in place."""
+    grey = _grey(values, shares)
+    mean = grey.sum((1, 2, 3), keepdim=True, dtype=torch.float64)
+    mean = mean / torch.full_like(mean, grey[0].numel())  # by a number of Python, it would be rounded twice
+    term = (grey * factors[1]).add_(mean.float() * factors[2])
+    values.mul_(factors[0]).add_(term).clamp_(0, top).trunc_()
 
 
 def _saturated(pixels: Tensor, numbers: F64) -> Tensor:
@@ -131,7 +127,7 @@ def _saturated(pixels: Tensor, numbers: F64) -> Tensor:
         return pixels
     values, saturation = pixels.float(), numbers[:, op.COLOR_FACTORS + 2]
     factor, rest = _columns(pixels, saturation, 1 - saturation)
-    return _written((_grey(values).double() * rest.double()).add(values * factor).float(), pixels)
+    return _written((_grey(values, _on(values, _GREY)).double() * rest.double()).add(values * factor).float(), pixels)
 
 
 def _turn_hue(values: Tensor, turn: Tensor, top: int) -> None:
@@ -177,7 +173,7 @@ def _blurred(pixels: Tensor, numbers: F64) -> Tensor:
 
 
 def _weights(halves: npt.NDArray[np.int64], sigma: F64, is_whole: bool) -> tuple[Any, Any]:
-    """Return the weights of the middle and of pairs around it, (1 + pairs, n), and (n,) that are added to whole sums.
+    """Return the weights of the middle and of pairs around it, (1 + pairs, n), and what is added to whole sums, (n,).
 
     Whole weights count 65536 as 1. Their products are cut off, by half on average.
     """
@@ -192,42 +188,31 @@ def _weights(halves: npt.NDArray[np.int64], sigma: F64, is_whole: bool) -> tuple
 
 
 def _noisy(pixels: Tensor, numbers: F64) -> Tensor:
-    """Add Gaussian noise, cut to whole numbers towards 0."""
-    top, size = torch.iinfo(pixels.dtype).max, pixels[0].numel()
+    """Add Gaussian noise, cut to whole numbers towards 0; see `fill_normal` of the kernels."""
+    top, size, count = torch.iinfo(pixels.dtype).max, pixels[0].numel(), len(pixels)
     middle, factor = _columns(pixels, numbers[:, op.COLOR_MEAN] * top, numbers[:, op.COLOR_DEVIATION] * top)
-    noise = _normal(pixels, numbers[:, op.COLOR_KEY : op.COLOR_KEY + 2].astype(np.int64).T, -(-size // _CHUNK))
-    noise = noise[:, :size].view(pixels.shape).mul(factor).add_(middle).clamp_(-top, top).trunc_()
-    return _written(noise.add_(pixels.float()), pixels)
-
-
-def _normal(like: Tensor, keys: npt.NDArray[np.int64], chunks: int) -> Tensor:
-    """Return (n, chunks * _CHUNK) normal numbers, float32, for keys (2, n); see `fill_normal` of the kernels."""
-    first, second = _random_words(like, keys, chunks)
+    first, second = _random_words(pixels, numbers[:, op.COLOR_KEY : op.COLOR_KEY + 2], -(-size // _CHUNK))
     angle = second.view(torch.int32)[..., ::2]  # the lower halves
     radius = (_radius(first).view(torch.int32) | (angle << 31)).view(torch.float32)
     turn = angle.float().mul_(_PER_WORD)
     square, is_turned = turn * turn, (angle & 2) != 0
     sine, cosine = _polynomial(square, _SIN).mul_(turn), _polynomial(square, _COS)
-    found = radius.new_empty(len(radius), chunks, 2, *radius.shape[2:])
-    torch.mul(radius, torch.where(is_turned, sine, cosine), out=found[:, :, 0])
-    torch.mul(radius, torch.where(is_turned, cosine, sine), out=found[:, :, 1])
-    return found.view(len(radius), -1)
+    one, other = torch.where(is_turned, sine, cosine).mul_(radius), torch.where(is_turned, cosine, sine).mul_(radius)
+    noise = torch.stack([one, other], 2).view(count, -1)[:, :size].view(pixels.shape)
+    return _written(noise.mul(factor).add_(middle).clamp_(-top, top).trunc_().add_(pixels.float()), pixels)
 
 
-def _random_words(like: Tensor, keys: npt.NDArray[np.int64], chunks: int) -> tuple[Tensor, Tensor]:
-    """Return words of Philox, (n, chunks, 2, _CHUNK / 4) int64 each: of radii, and of angles, above 32 bits of refuse."""
-    halves = np.stack([keys & _LOW, keys >> 32], 1)  # (key, half, n)
-    rounds = [*(halves[0] + k * _WEYL & _LOW for k in range(_ROUNDS)), halves[1]]
-    table = _on(like, np.stack(rounds).transpose(0, 2, 1)[:, :, None, :, None])
-    blocks = torch.arange(chunks * _CHUNK // 4, device=like.device).view(1, chunks, -1)
-    first = torch.stack([part.expand(keys.shape[1], *blocks.shape[1:]) for part in (blocks, table[-1, ..., 0, :])], 2)
-    second = table[-1, ..., 1:, :] * _on(like, np.array([[0], [1]]))
+def _random_words(like: Tensor, keys: F64, chunks: int) -> tuple[Tensor, Tensor]:
+    """Return (n, chunks, 2, _CHUNK / 4) int64, words for radii, and for angles, whose upper halves are void."""
+    first_key, counter = (np.stack([key & _LOW, key >> 32], 1) for key in keys.astype(np.int64).T)
+    rounds = [first_key + k * _WEYL & _LOW for k in range(_ROUNDS)]
+    table = _on(like, np.stack([*rounds, counter * [0, 1], counter[:, :1] * [0, 1]])[:, :, None, :, None])
+    blocks = torch.arange(chunks * _CHUNK // 4, device=like.device).view(chunks, 1, -1)
+    multipliers, is_block = _on(like, np.array([_MULTIPLIERS, [1, 0]])[..., None])
+    first, second = blocks * is_block + table[-1], table[-2]
     for k in range(_ROUNDS):
-        products = torch.empty_like(first)
-        torch.mul(first[:, :, 1], _MULTIPLIERS[1], out=products[:, :, 0])
-        torch.mul(first[:, :, 0], _MULTIPLIERS[0], out=products[:, :, 1])
-        first = torch.bitwise_right_shift(products, 32, out=first)
-        first.bitwise_xor_(second).bitwise_xor_(table[k]).bitwise_and_(_LOW)
+        products = first.flip(2) * multipliers
+        first = (products >> 32).bitwise_xor_(second).bitwise_xor_(table[k]).bitwise_and_(_LOW)
         second = products
     return first, second
 
@@ -246,7 +231,15 @@ def _radius(words: Tensor) -> Tensor:
     near = (0x7FFFFFFF - number).float().add_(0.5).mul_(-_PER_WORD)
     rest = torch.where(exponent == 0, near, (bits - (exponent << 23)).view(torch.float32).sub_(1))
     ratio = rest / (rest + 2)
-    return exponent.float().mul_(-2 * np.log(2)).add_(_polynomial(ratio * ratio, _LOG).mul_(ratio)).sqrt_()
+    # MKL does not round roots of float32 to the nearest.
+    return (
+        exponent.float()
+        .mul_(-2 * np.log(2))
+        .add_(_polynomial(ratio * ratio, _LOG).mul_(ratio))
+        .double()
+        .sqrt_()
+        .float()
+    )
 
 
 def _posterized(pixels: Tensor, numbers: F64) -> Tensor:
