@@ -79,55 +79,40 @@ def _hue_places(numbers: F64) -> F64:
 
 def _jittered(pixels: Tensor, numbers: F64) -> Tensor:
     """Change brightness, contrast, saturation and hue; samples whose hue changes later stand further ahead."""
-    if numbers[0, op.COLOR_ORDER] < 0:
-        return _saturated(pixels, numbers)
-    top, is_color, places = torch.iinfo(pixels.dtype).max, pixels.shape[1] == 3, _hue_places(numbers)
+    top, is_color, is_policy = torch.iinfo(pixels.dtype).max, pixels.shape[1] == 3, bool(numbers[0, op.COLOR_ORDER] < 0)
     steps = _STEPS[numbers[:, op.COLOR_ORDER].astype(np.int64) // 4].T
-    factors = numbers[np.arange(len(numbers)), op.COLOR_FACTORS + steps].astype(np.float32)
+    factors = numbers[np.arange(len(numbers)), op.COLOR_FACTORS + steps]
+    factors = factors if is_policy else factors.astype(np.float32)
     factors[(steps == _SATURATION) & (not is_color)] = 1
     of_grey, of_mean = ((1 - factors) * (steps == step) for step in (_SATURATION, _CONTRAST))
     threshold = numbers[:, op.COLOR_THRESHOLD]
     threshold = np.where(threshold < 0, 65536, np.ceil(threshold))
     table = _columns(pixels, *factors, *of_grey, *of_mean, numbers[:, op.COLOR_HUE], threshold)
-    values, shares, first = pixels.float(), _on(pixels, _GREY), (places == _NO_HUE).sum()
-    later = [(places > k).sum() for k in range(3)]  # samples whose hue changes after so many other changes
-    for k in range(3):
+    values, shares, places = pixels.float(), _on(pixels, _GREY), _hue_places(numbers)
+    first, later = (places == _NO_HUE).sum(), [(places > k).sum() for k in range(3)]
+    for k in range(3):  # before that of the hue
         if (factors[k, : later[k]] != 1).any():
-            _blend(values[: later[k]], table[k:9:3, : later[k]], shares, top)
+            _blend(values[: later[k]], table[k:9:3, : later[k]], shares, top, is_policy)
     if is_color and first < len(values):
         _turn_hue(values[first:], table[9, first:], top)
-    for k in range(3):
+    for k in range(3):  # after it
         if (factors[k, later[k] :] != 1).any():
-            _blend(values[later[k] :], table[k:9:3, later[k] :], shares, top)
+            _blend(values[later[k] :], table[k:9:3, later[k] :], shares, top, is_policy)
     if (threshold < 65536).any():
         values = torch.where(values >= table[10], top - values, values)
     return values.to(pixels.dtype)
 
 
-def _grey(values: Tensor, shares: Tensor) -> Tensor:
-    """Return whole numbers (n, 1, H, W)."""
-    if values.shape[1] == 1:
-        return values
-    parts = values * shares
-    return (parts[:, :1] + parts[:, 1:2]).add_(parts[:, 2:]).trunc_()
-
-
-def _blend(values: Tensor, factors: Tensor, shares: Tensor, top: int) -> None:
+def _blend(values: Tensor, factors: Tensor, shares: Tensor, top: int, rounds_once: bool) -> None:
     """Multiply whole numbers, add multiples of their grey and of its mean, and cut them off, in place."""
-    grey = _grey(values, shares)
+    grey = values
+    if values.shape[1] == 3:
+        parts = values * shares
+        grey = (parts[:, :1] + parts[:, 1:2]).add_(parts[:, 2:]).trunc_()
     mean = grey.sum((1, 2, 3), keepdim=True, dtype=torch.float64)
     mean = mean / torch.full_like(mean, grey[0].numel())  # by a number of Python, it would be rounded twice
-    term = (grey * factors[1]).add_(mean.float() * factors[2])
-    values.mul_(factors[0]).add_(term).clamp_(0, top).trunc_()
-
-
-def _saturated(pixels: Tensor, numbers: F64) -> Tensor:
-    """Change the saturation of samples of a policy: rounded once, as `saturate_as_torch` does."""
-    if pixels.shape[1] != 3:
-        return pixels
-    values, saturation = pixels.float(), numbers[:, op.COLOR_FACTORS + 2]
-    factor, rest = _columns(pixels, saturation, 1 - saturation)
-    return _written((_grey(values, _on(values, _GREY)).double() * rest.double()).add(values * factor).float(), pixels)
+    term = (grey.double() if rounds_once else grey) * factors[1]
+    values.mul_(factors[0]).add_(term.add_(mean.float() * factors[2])).clamp_(0, top).trunc_()
 
 
 def _turn_hue(values: Tensor, turn: Tensor, top: int) -> None:
@@ -159,11 +144,11 @@ def _blurred(pixels: Tensor, numbers: F64) -> Tensor:
     is_whole = pixels.dtype == torch.uint8 and max(across.max(), down.max()) <= _MOST_IN_WHOLE
     values = pixels.int() << 7 if is_whole else pixels.float()
     for dim, sides in ((3, across), (2, down)):
-        weights, bias = _weights(sides.astype(np.int64) // 2, numbers[:, op.COLOR_SIGMA], is_whole)
-        count, size = len(weights) - 1, pixels.shape[dim]
+        weights = _weights(sides.astype(np.int64) // 2, numbers[:, op.COLOR_SIGMA], is_whole)
+        count, size = len(weights) - 2, pixels.shape[dim]
         period, at = max(2 * (size - 1), 1), np.abs(np.arange(-count, size + count))
         padded = values.index_select(dim, _on(values, np.minimum(at % period, -at % period)))
-        table = _on(values, np.concatenate([weights, bias[None]])[..., None, None, None])
+        table = _on(values, weights[..., None, None, None])
         values = padded.narrow(dim, count, size) * table[0]
         values = (values >> 16).add_(table[-1]) if is_whole else values
         for k in range(1, count + 1):
@@ -172,11 +157,8 @@ def _blurred(pixels: Tensor, numbers: F64) -> Tensor:
     return _written((values + 64) >> 7 if is_whole else values.round_(), pixels)
 
 
-def _weights(halves: npt.NDArray[np.int64], sigma: F64, is_whole: bool) -> tuple[Any, Any]:
-    """Return the weights of the middle and of pairs around it, (1 + pairs, n), and what is added to whole sums, (n,).
-
-    Whole weights count 65536 as 1. Their products are cut off, by half on average.
-    """
+def _weights(halves: npt.NDArray[np.int64], sigma: F64, is_whole: bool) -> npt.NDArray[Any]:
+    """Return the weights of the middle, of the pairs around it, and what is added to sums of whole products, cut off."""
     least, offset = np.maximum(sigma, _LEAST_SIGMA), np.arange(-halves.max(), halves.max() + 1)[:, None]
     shares = np.where(np.abs(offset) <= halves, np.exp(-0.5 / (least * least) * offset * offset), 0)
     weights = (shares / np.cumsum(shares, 0)[-1]).astype(np.float32)[halves.max() :]
@@ -184,7 +166,7 @@ def _weights(halves: npt.NDArray[np.int64], sigma: F64, is_whole: bool) -> tuple
     weights[1:][weights[1:] < _NOTHING] = 0
     counts = (weights[1:] > 0).sum(0)
     weights[0] = np.minimum(65536 - 2 * weights[1:].sum(0), 65535) if is_whole else weights[0]
-    return weights[: 1 + counts.max()], ((counts + 1) // 2).astype(weights.dtype)
+    return np.vstack([weights[: 1 + counts.max()], (counts + 1) // 2]).astype(weights.dtype)
 
 
 def _noisy(pixels: Tensor, numbers: F64) -> Tensor:
@@ -231,15 +213,8 @@ def _radius(words: Tensor) -> Tensor:
     near = (0x7FFFFFFF - number).float().add_(0.5).mul_(-_PER_WORD)
     rest = torch.where(exponent == 0, near, (bits - (exponent << 23)).view(torch.float32).sub_(1))
     ratio = rest / (rest + 2)
-    # MKL does not round roots of float32 to the nearest.
-    return (
-        exponent.float()
-        .mul_(-2 * np.log(2))
-        .add_(_polynomial(ratio * ratio, _LOG).mul_(ratio))
-        .double()
-        .sqrt_()
-        .float()
-    )
+    squares = exponent.float().mul_(-2 * np.log(2)).add_(_polynomial(ratio * ratio, _LOG).mul_(ratio))
+    return squares.double().sqrt_().float()  # MKL does not round roots of float32 to the nearest
 
 
 def _posterized(pixels: Tensor, numbers: F64) -> Tensor:
