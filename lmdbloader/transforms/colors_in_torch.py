@@ -18,8 +18,7 @@ from lmdbloader.kernels.transform import opcodes as op
 
 F64 = npt.NDArray[np.float64]
 _GREY = np.array([0.2989, 0.587, 0.114], np.float32)[:, None, None]
-_STEPS = np.array(list(permutations(range(3))))  # of brightness, contrast and saturation
-_CONTRAST, _SATURATION, _NO_HUE = 1, 2, 4
+_CONTRAST, _SATURATION, _STEPS = 1, 2, np.array(list(permutations(range(3))))  # the orders of these and brightness
 # Of `lmdbloader.kernels.degrade.blur`. The side is the largest at which 8 bits are blurred in whole numbers.
 _NOTHING, _LEAST_SIGMA, _MOST_IN_WHOLE = np.float32(1e-8), 1e-3, 33
 # Of `lmdbloader.kernels.degrade.random`: of Philox4x32-10, ln, sin and cos.
@@ -39,9 +38,9 @@ def change_colors(images: Tensor, drawn: F64, applied: npt.NDArray[np.bool_]) ->
         applied: (B,), which images are changed at all.
     """
     codes, sides = drawn[:, op.COLOR_CODE].astype(np.int64), drawn[:, [op.COLOR_ACROSS, op.COLOR_DOWN]].max(1)
-    is_other = np.where(codes == op.JITTER, drawn[:, op.COLOR_ORDER] < 0, (codes == op.BLUR) & (sides > _MOST_IN_WHOLE))
-    kinds = 2 * codes + is_other
-    order = np.argsort(-np.where(codes == op.JITTER, _hue_places(drawn), _NO_HUE), kind="stable")
+    is_large, is_policy = (codes == op.BLUR) & (sides > _MOST_IN_WHOLE), drawn[:, op.COLOR_ORDER] < 0
+    kinds = 2 * codes + np.where(codes == op.JITTER, is_policy, is_large)
+    order = np.argsort(np.where(codes == op.JITTER, -(drawn[:, op.COLOR_ORDER] % 4), 0), kind="stable")
     for kind in np.unique(kinds[applied]).tolist():
         rows, change = order[(applied & (kinds == kind))[order]], _CHANGES[kind // 2]
         if np.array_equal(rows, np.arange(len(images))):
@@ -67,35 +66,25 @@ def _words(images: Tensor) -> Tensor:
     return images.view(torch.int16) if images.dtype == torch.uint16 else images
 
 
-def _written(values: Tensor, pixels: Tensor) -> Tensor:
-    """Return values cut off, as whole numbers of the type of pixels."""
-    return values.clamp_(0, torch.iinfo(pixels.dtype).max).to(pixels.dtype)
-
-
-def _hue_places(numbers: F64) -> F64:
-    """Return how many other changes come before that of the hue, or _NO_HUE."""
-    return np.where(numbers[:, op.COLOR_HUE] != 0, numbers[:, op.COLOR_ORDER] % 4, _NO_HUE)
-
-
 def _jittered(pixels: Tensor, numbers: F64) -> Tensor:
-    """Change brightness, contrast, saturation and hue; samples whose hue changes later stand further ahead."""
+    """Change brightness, contrast, saturation and hue; samples whose hue changes later come first."""
     top, is_color, is_policy = torch.iinfo(pixels.dtype).max, pixels.shape[1] == 3, bool(numbers[0, op.COLOR_ORDER] < 0)
     steps = _STEPS[numbers[:, op.COLOR_ORDER].astype(np.int64) // 4].T
-    factors = numbers[np.arange(len(numbers)), op.COLOR_FACTORS + steps]
-    factors = factors if is_policy else factors.astype(np.float32)
+    factors = numbers[np.arange(len(numbers)), op.COLOR_FACTORS + steps].astype(float if is_policy else np.float32)
     factors[(steps == _SATURATION) & (not is_color)] = 1
     of_grey, of_mean = ((1 - factors) * (steps == step) for step in (_SATURATION, _CONTRAST))
-    threshold = numbers[:, op.COLOR_THRESHOLD]
-    threshold = np.where(threshold < 0, 65536, np.ceil(threshold))
+    threshold = np.where(numbers[:, op.COLOR_THRESHOLD] < 0, 65536, np.ceil(numbers[:, op.COLOR_THRESHOLD]))
     table = _columns(pixels, *factors, *of_grey, *of_mean, numbers[:, op.COLOR_HUE], threshold)
-    values, shares, places = pixels.float(), _on(pixels, _GREY), _hue_places(numbers)
-    first, later = (places == _NO_HUE).sum(), [(places > k).sum() for k in range(3)]
-    for k in range(3):  # before that of the hue
+    values, shares = pixels.float(), _on(pixels, _GREY)
+    has_hue = is_color and (numbers[:, op.COLOR_HUE] != 0).any()
+    # How many samples have more than k other changes before that of the hue.
+    later = [((numbers[:, op.COLOR_ORDER] % 4 > k) | (not has_hue)).sum() for k in range(3)]
+    for k in range(3):
         if (factors[k, : later[k]] != 1).any():
             _blend(values[: later[k]], table[k:9:3, : later[k]], shares, top, is_policy)
-    if is_color and first < len(values):
-        _turn_hue(values[first:], table[9, first:], top)
-    for k in range(3):  # after it
+    if has_hue:
+        _turn_hue(values, table[9], top)
+    for k in range(3):
         if (factors[k, later[k] :] != 1).any():
             _blend(values[later[k] :], table[k:9:3, later[k] :], shares, top, is_policy)
     if (threshold < 65536).any():
@@ -116,7 +105,7 @@ def _blend(values: Tensor, factors: Tensor, shares: Tensor, top: int, rounds_onc
 
 
 def _turn_hue(values: Tensor, turn: Tensor, top: int) -> None:
-    """Turn the hue of whole numbers (n, 3, H, W) in place."""
+    """Turn the hue of whole numbers (n, 3, H, W) in place, unless by 0."""
     colors = values * float(np.float32(1 / top))
     value = colors.amax(1, keepdim=True)
     chroma = value - colors.amin(1, keepdim=True)
@@ -134,8 +123,8 @@ def _turn_hue(values: Tensor, turn: Tensor, top: int) -> None:
     # What red is in each of six sectors. Green and blue are at two and four sectors from there.
     choices = torch.cat([value, falling, least, least, rising, value], 1)
     sectors = (whole.long() + _on(values, np.array([0, 4, 2])[:, None, None])).remainder_(6)
-    torch.mul(choices.gather(1, sectors), float(np.float32(top + (1 - 1e-3))), out=values)
-    values.clamp_(max=top).trunc_()
+    found = choices.gather(1, sectors).mul_(float(np.float32(top + (1 - 1e-3)))).clamp_(max=top).trunc_()
+    torch.where(turn == 0, values, found, out=values)
 
 
 def _blurred(pixels: Tensor, numbers: F64) -> Tensor:
@@ -154,11 +143,12 @@ def _blurred(pixels: Tensor, numbers: F64) -> Tensor:
         for k in range(1, count + 1):
             pair = (padded.narrow(dim, count - k, size) + padded.narrow(dim, count + k, size)).mul_(table[k])
             values.add_(pair.bitwise_right_shift_(16) if is_whole else pair)
-    return _written((values + 64) >> 7 if is_whole else values.round_(), pixels)
+    values = (values + 64) >> 7 if is_whole else values.round_()
+    return values.clamp_(0, torch.iinfo(pixels.dtype).max).to(pixels.dtype)
 
 
 def _weights(halves: npt.NDArray[np.int64], sigma: F64, is_whole: bool) -> npt.NDArray[Any]:
-    """Return the weights of the middle, of the pairs around it, and what is added to sums of whole products, cut off."""
+    """Return weights of the middle, of the pairs around it, and what is added to sums of whole products, cut off."""
     least, offset = np.maximum(sigma, _LEAST_SIGMA), np.arange(-halves.max(), halves.max() + 1)[:, None]
     shares = np.where(np.abs(offset) <= halves, np.exp(-0.5 / (least * least) * offset * offset), 0)
     weights = (shares / np.cumsum(shares, 0)[-1]).astype(np.float32)[halves.max() :]
@@ -171,7 +161,7 @@ def _weights(halves: npt.NDArray[np.int64], sigma: F64, is_whole: bool) -> npt.N
 
 def _noisy(pixels: Tensor, numbers: F64) -> Tensor:
     """Add Gaussian noise, cut to whole numbers towards 0; see `fill_normal` of the kernels."""
-    top, size, count = torch.iinfo(pixels.dtype).max, pixels[0].numel(), len(pixels)
+    top, size = torch.iinfo(pixels.dtype).max, pixels[0].numel()
     middle, factor = _columns(pixels, numbers[:, op.COLOR_MEAN] * top, numbers[:, op.COLOR_DEVIATION] * top)
     first, second = _random_words(pixels, numbers[:, op.COLOR_KEY : op.COLOR_KEY + 2], -(-size // _CHUNK))
     angle = second.view(torch.int32)[..., ::2]  # the lower halves
@@ -180,8 +170,9 @@ def _noisy(pixels: Tensor, numbers: F64) -> Tensor:
     square, is_turned = turn * turn, (angle & 2) != 0
     sine, cosine = _polynomial(square, _SIN).mul_(turn), _polynomial(square, _COS)
     one, other = torch.where(is_turned, sine, cosine).mul_(radius), torch.where(is_turned, cosine, sine).mul_(radius)
-    noise = torch.stack([one, other], 2).view(count, -1)[:, :size].view(pixels.shape)
-    return _written(noise.mul(factor).add_(middle).clamp_(-top, top).trunc_().add_(pixels.float()), pixels)
+    noise = torch.stack([one, other], 2).flatten(1)[:, :size].view(pixels.shape)
+    noise = noise.mul(factor).add_(middle).clamp_(-top, top).trunc_()
+    return noise.add_(pixels.float()).clamp_(0, top).to(pixels.dtype)
 
 
 def _random_words(like: Tensor, keys: F64, chunks: int) -> tuple[Tensor, Tensor]:
@@ -232,36 +223,34 @@ def _equalized(pixels: Tensor, numbers: F64) -> Tensor:
     last = counts.gather(2, ((counts > 0) * levels).amax(2, keepdim=True))
     step = (values.shape[2] - last) // 255
     table = (counts.cumsum(2).sub_(counts).add_(step // 2) // step.clamp(min=1)).clamp_(max=255)
-    table = torch.where(step > 0, table, levels) << shift
-    return table.gather(2, values).view(pixels.shape).to(pixels.dtype)
+    return (torch.where(step > 0, table, levels) << shift).gather(2, values).view(pixels.shape).to(pixels.dtype)
 
 
 def _stretched(pixels: Tensor, numbers: F64) -> Tensor:
     """Stretch the values of channels over their whole range."""
-    values = pixels.float()
+    values, top = pixels.float(), torch.iinfo(pixels.dtype).max
     low, high = values.amin((2, 3), keepdim=True), values.amax((2, 3), keepdim=True)
-    is_flat, scale = high == low, (high - low).mul_(float(np.float32(1 / torch.iinfo(pixels.dtype).max)))
-    return _written(values.sub_(low.masked_fill_(is_flat, 0)).div_(scale.masked_fill_(is_flat, 1)), pixels)
+    is_flat, scale = high == low, (high - low).mul_(float(np.float32(1 / top)))
+    values.sub_(low.masked_fill_(is_flat, 0)).div_(scale.masked_fill_(is_flat, 1))
+    return values.clamp_(max=top).to(pixels.dtype)
 
 
 def _sharpened(pixels: Tensor, numbers: F64) -> Tensor:
     """Blend images with their smoothed selves, all but the edges."""
-    if min(pixels.shape[2:]) <= 2:
-        return pixels
     alpha = _columns(pixels, 1 - numbers[:, op.COLOR_AMOUNT])[0]
     values, found = pixels.float(), pixels.clone()
     here, total = values[:, :, 1:-1, 1:-1], values[:, :, :-2] + values[:, :, 1:-1] + values[:, :, 2:]
     total = (total[..., :-2] + total[..., 1:-1]).add_(total[..., 2:]).add_(here * 4)
     off = total.mul_(float(np.float32(1 / 13))).round_().sub_(here)
-    found[:, :, 1:-1, 1:-1] = _written((off.double() * alpha.double()).add_(here).float(), pixels)  # rounded once
+    blended = (off.double() * alpha.double()).add_(here).float()  # rounded once
+    found[:, :, 1:-1, 1:-1] = blended.clamp_(0, torch.iinfo(pixels.dtype).max).to(pixels.dtype)
     return found
 
 
 def _permuted(pixels: Tensor, numbers: F64) -> Tensor:
-    if pixels.shape[1] != 3:
-        return pixels
-    sources = numbers[:, op.COLOR_SOURCES : op.COLOR_SOURCES + 3].astype(np.int64)
-    planes = _on(pixels, (3 * np.arange(len(numbers))[:, None] + sources).ravel())
+    channels = pixels.shape[1]
+    sources = numbers[:, op.COLOR_SOURCES : op.COLOR_SOURCES + channels].astype(np.int64) % channels
+    planes = _on(pixels, (channels * np.arange(len(numbers))[:, None] + sources).ravel())
     return _words(pixels).flatten(0, 1).index_select(0, planes).view(pixels.dtype).view(pixels.shape)
 
 
