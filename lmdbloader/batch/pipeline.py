@@ -29,6 +29,7 @@ from lmdbloader.transforms.compilation import compile_program
 from lmdbloader.transforms.values import ImageField, Values
 
 if TYPE_CHECKING:
+    from lmdbloader.batch.kept import Kept
     from lmdbloader.transforms.views import Views
 
 I64 = npt.NDArray[np.int64]
@@ -153,6 +154,7 @@ class Pipeline:
         channels_last: bool = False,
         as_planes: bool = False,
         verify: bool = True,
+        kept: Kept | None = None,
     ) -> None:
         """Check that the transforms suit every image, and compile them.
 
@@ -167,6 +169,7 @@ class Pipeline:
             channels_last: Whether images of finished batches are (H, W, C) in memory.
             as_planes: Whether a later step does this, and needs (C, H, W).
             verify: Whether to verify checksums.
+            kept: Decoded images in memory, of pipelines that all resize, or none.
 
         Raises:
             OptionError: A transform does not suit a field, or images would come out in different shapes.
@@ -191,7 +194,7 @@ class Pipeline:
         self.program = compile_program(transforms, self._image_fields, views)
         self._num_erasings = max((len(values.erased) for values in self.program.values), default=0)
         self._operations = (self.program.whole, self.program.real, self.program.views)
-        self.seed, self._verify = check_seed(seed), verify
+        self.seed, self._verify, self._kept = check_seed(seed), verify, kept
         self._seed = np.uint64(self.seed)
         self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
         self._file = reader.data_file.for_kernels()
@@ -397,7 +400,12 @@ class Pipeline:
             CorruptError: A payload is damaged; names the sample and its source.
         """
         self.reader.index.check(rows)
-        if not self._has_files:
+        kept = None
+        if self._kept is not None:
+            jpeg_room = scratch.rooms[[at.ROOM_JPEG, at.ROOM_NBYTES + at.ROOM_JPEG]]
+            kept = self._kept.given(self.fields, rows, jpeg_room, 4 if self.program.resizes else 1, clock)
+            scratch.set_given(kept)
+        if not self._has_files or (kept is not None and kept[..., 1].all()):
             self._run(rows, samples, epoch, out, batch_size, scratch, clock)
             return
         # A few at a time, so that what Python decodes takes little memory, and stays in the processor's caches.
@@ -407,7 +415,7 @@ class Pipeline:
         bounds = np.flatnonzero(np.diff(np.cumsum(nbytes) // _GIVEN_NBYTES, prepend=-1)).tolist()
         for first, end in pairwise([*bounds, len(rows)]):
             began = clock_ns()
-            given, _alive = self._given(rows[first:end], clock)
+            given, _alive = self._given(rows[first:end], None if kept is None else kept[first:end], clock)
             scratch.set_given(given)
             given_ns = clock_ns() - began
             self._run(rows[first:end], samples[first:end], epoch, each[first:end], 1, scratch, clock)
@@ -472,13 +480,17 @@ class Pipeline:
             scratch.failed,
         )  # fmt: skip
 
-    def _given(self, rows: I64, clock: Clock) -> tuple[I64, list[npt.NDArray[Any]]]:
-        """Return `given` of `assemble`, (n, fields, 2) int64, and the memory that it points to."""
+    def not_kept(self, rows: I64) -> I64:
+        """Return the rows, of some (n,), of which images are read from the file, and not from memory."""
+        return rows if self._kept is None else self._kept.not_kept(self.fields, rows)
+
+    def _given(self, rows: I64, kept: I64 | None, clock: Clock) -> tuple[I64, list[npt.NDArray[Any]]]:
+        """Return `given` of `assemble`, (n, fields, 2) int64, and the memory that it points to but for what is kept."""
         pixels: list[npt.NDArray[Any]] = []
-        given = np.zeros((len(rows), len(self.fields), 2), np.int64)
+        given = np.zeros((len(rows), len(self.fields), 2), np.int64) if kept is None else kept.copy()
         for f in range(len(self.fields)):
             codecs = self._columns[f][at.CODEC][rows]
-            for j in np.flatnonzero(self.reader.decodes_in_python(codecs)).tolist():
+            for j in np.flatnonzero(self.reader.decodes_in_python(codecs) & (given[:, f, 1] == 0)).tolist():
                 found = self.reader.read_given(self.fields[f], int(rows[j]), verify=self._verify, clock=clock)
                 pixels.append(found)
                 given[j, f] = found.ctypes.data, found.nbytes if found.ndim == 3 else -found.nbytes

@@ -18,6 +18,7 @@ from lmdbloader.kernels.decode import (
     is_jpeg,
 )
 from lmdbloader.kernels.jpeg.decode import decode_planes, stored_shape, want_nothing, want_pixels, write_window
+from lmdbloader.kernels.jpeg.kept import kept_orientation, use_planes
 from lmdbloader.kernels.jpeg.resize import want_resized, write_resized
 from lmdbloader.kernels.resize.antialias import has_scratch, resize_window
 from lmdbloader.kernels.runtime.compile import kernel
@@ -269,14 +270,17 @@ def _read_jpeg(file, payload, verify, image, f, described, affine, geometry, col
     """Read a JPEG into its places in the batch, each part of it decoded once; see `_read_image`.
 
     Args:
-        payload: (its first byte, its length, its checksum).
+        payload: (its first byte, its length, its checksum); of a block with its planes, (address, 0, 0).
         image: (height, width, channels).
         f: Number of the field; the others are as in `assemble`, and `out` has the address of each view and field.
     """
     clock, (at, nbytes, checksum) = file[4], payload
-    status, source, orientation = fetch_jpeg(file, at, nbytes, checksum, verify, rooms[col.ROOM_STORED])
-    if status:
-        return status
+    if nbytes:
+        status, source, orientation = fetch_jpeg(file, at, nbytes, checksum, verify, rooms[col.ROOM_STORED])
+        if status:
+            return status
+    else:
+        source, orientation = np.uint64(at), kept_orientation(np.uint64(at))
     work, num_views, num_fields = np.uint64(rooms[col.ROOM_JPEG]), geometry.shape[0], geometry.shape[1]
     begin, step = np.int64(0), _at_once(geometry, f, np.int64(_OPENING))
     while begin < num_views:
@@ -294,7 +298,8 @@ def _read_jpeg(file, payload, verify, image, f, described, affine, geometry, col
             if not (fits and has_scratch(h, w, new_h, new_w, g[op.CUBIC] != 0, scratch)):
                 return num.CHANGED
             want_resized(work, image, orientation, window, new_h, new_w)
-        fine = decode_planes(source, nbytes, work, stored_shape(image, orientation))
+        stored = stored_shape(image, orientation)
+        fine = decode_planes(source, nbytes, work, stored) if nbytes else use_planes(source, work, stored)
         tick(clock, DECODE)
         if not fine:
             return num.BAD_JPEG
@@ -386,7 +391,12 @@ def _read_image(file, i, columns, verify, given, f, described, affine, geometry,
         return num.CHANGED
     if np.float64(height) * width * (channels * itemsize) != raw or raw == 0:
         return num.CHANGED
-    if given[1] < 0:  # a JPEG in memory
+    if given[1] == col.KEPT:
+        begins, pixels_nbytes = given[0] + np.int64(col.KEPT_AT), i64_at(given[0], 1)[0]
+        given = (begins, pixels_nbytes) if pixels_nbytes else (given[0], np.int64(col.KEPT))
+    if given[1] == col.KEPT:  # planes of a JPEG
+        at, nbytes, checksum, codec = given[0], np.int64(0), np.uint64(0), np.uint8(num.CODEC_JPEG)
+    elif given[1] < 0:  # a JPEG in memory
         descriptor, at, nbytes = np.int64(-1), np.int64(0), -given[1]
         file, codec, verify = (given[0], nbytes, descriptor, at, clock), np.uint8(num.CODEC_JPEG), False
     if given[1] > 0:
@@ -487,7 +497,8 @@ def assemble(
         columns: (fields, 2 x columns) int64: the addresses of the index's columns, and which of them have a number for
             each row; see `assemble_columns` for these, `described` and `rooms`.
         given: (n or 0, fields, 2) int64 addresses and bytes of (C, H, W) pixels that are decoded already, 0 for those
-            that are not; of a JPEG's payload in memory, its bytes as a negative number.
+            that are not; of a JPEG's payload in memory, its bytes as a negative number; of a block, see
+            `jpeg.kept`, KEPT.
         described: (views * fields, NUM_DESCRIBED) int64, all fields of the first view first.
         affine: (views * fields, channels, 2) float32: factor and term of each channel where values become float32.
         erased: (views * fields, erasings, channels) uint32, the bits that fill each erased rectangle.

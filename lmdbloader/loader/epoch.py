@@ -121,6 +121,7 @@ class EpochReadahead:
         pipeline = batcher.pipeline
         cut = {name for name in pipeline.fields if _is_cut_from_large(pipeline, name)}
         payloads = [name for name, f in batcher.fields.items() if f.is_payload and name not in cut]
+        self._only_images = {*payloads} <= {*pipeline.fields}
         self._readahead = Readahead(pipeline.reader, payloads)
         self._batcher, self._epoch, self._order, self._positions = batcher, epoch, order, positions
         self._samples_ahead = min(_SAMPLES_AHEAD, int(_NBYTES_AHEAD / mean_nbytes)) // batcher.frames
@@ -229,7 +230,8 @@ class EpochReadahead:
     def _rows_of(self, draws: I64) -> I64:
         """Return the rows of draws (n,), each once: windows share frames."""
         rows = self._batcher.rows_of(draws, self._epoch)
-        return rows if self._batcher.frames == 1 else np.unique(rows)
+        rows = rows if self._batcher.frames == 1 else np.unique(rows)
+        return self._batcher.pipeline.not_kept(rows) if self._only_images else rows
 
     def _rows(self, first: int, end: int, *, few: bool = False) -> I64:
         """Return the rows of batches first ... end - 1, or a few that are evenly spread."""
