@@ -17,7 +17,7 @@ from lmdbloader.base.stage_times import Clock
 from lmdbloader.base.text import counted, plain
 from lmdbloader.base.units import show_nbytes
 from lmdbloader.errors import CorruptError, OptionError
-from lmdbloader.format.layout import CODEC_JPEG, CODEC_RAW
+from lmdbloader.format.layout import CODEC_JPEG
 from lmdbloader.kernels import assemble_columns as at
 from lmdbloader.kernels import entries
 from lmdbloader.store import Reader
@@ -47,8 +47,8 @@ def check_keep(keep: Any, fraction: Any) -> None:
 class Kept:
     """The decoded images of one Loader; safe from several threads and across forks.
 
-    A JPEG is kept as its planes at all scales that the transforms use, so that windows of pixels and resized ones are
-    the same bit for bit; other images as pixels. What is kept stays to the end.
+    Images are kept as pixels; JPEGs for transforms that resize as their planes at all scales, of which kernels make a
+    resized window: from pixels it would differ by a level. What is kept stays to the end.
     """
 
     def __init__(self, reader: Reader, rows: Rows, fraction: float, *, verify: bool) -> None:
@@ -63,60 +63,60 @@ class Kept:
         self._reader, self._fraction, self._verify = reader, fraction, verify
         self._num_rows = len(rows if isinstance(rows, range) else np.unique(rows))
         self._locks: dict[int, threading.Lock] = {}  # of each process: one may be held during a fork
-        self._tables: dict[str, I64] = {}  # the address of each row's image, or one of the numbers above
-        self._busy: set[tuple[int, str, int]] = set()
+        # By field, and whether JPEGs are planes: the address of each row's image, or one of the numbers above.
+        self._tables: dict[tuple[str, bool], I64] = {}
+        self._busy: set[tuple[int, str, bool, int]] = set()
         self._pieces: list[npt.NDArray[np.uint8]] = []
         self._budget, self._used, self._at = -1, 0, 0
         self._num_kept = self._num_seen = 0
         self._is_full = False
 
-    def given(self, fields: Sequence[str], rows: I64, jpeg_room: I64, scales: int, clock: Clock) -> I64:
+    def given(self, fields: Sequence[str], rows: I64, jpeg_room: I64, resizes: bool, clock: Clock) -> I64:
         """Return `given` of `assemble` for what is kept, (n, fields, 2) int64, after images that are new.
 
         Args:
             fields: Of images.
             rows: (n,) of the index, which are verified.
             jpeg_room: Address and bytes of scratch memory.
-            scales: Of a JPEG's planes, the same at each call: 1, or 4 if windows are resized.
+            resizes: Whether transforms do.
             clock: This thread's, started.
         """
         given = np.zeros((len(rows), len(fields), 2), np.int64)
-        for f, (name, table) in enumerate([(name, self._table(name)) for name in fields]):
+        for f, (name, table) in enumerate([(name, self._table(name, resizes)) for name in fields]):
             places = table[rows]
             if not self._is_full and len(new := rows[places == _NEW]):
                 for row in new.tolist():
-                    self._keep(name, row, jpeg_room, scales, clock)
+                    self._keep(name, row, jpeg_room, resizes, clock)
                 places = table[rows]
             np.maximum(places, 0, out=given[:, f, 0])
             given[places > 0, f, 1] = at.KEPT
         return given
 
-    def not_kept(self, fields: Sequence[str], rows: I64) -> I64:
+    def not_kept(self, fields: Sequence[str], rows: I64, resizes: bool) -> I64:
         """Return those of rows (n,) of which an image of a field is read from the file."""
         found = np.zeros(len(rows), np.bool_)
         for name in fields:
-            found |= self._table(name)[rows] <= 0
+            found |= self._table(name, resizes)[rows] <= 0
         return rows[found]
 
     @property
     def _lock(self) -> threading.Lock:
         return self._locks.setdefault(os.getpid(), threading.Lock())
 
-    def _table(self, name: str) -> I64:
-        if name not in self._tables:
-            with self._lock:
-                self._tables.setdefault(name, np.zeros(len(self._reader), np.int64))
-        return self._tables[name]
+    def _table(self, name: str, resizes: bool) -> I64:
+        if (key := (name, resizes)) not in self._tables:
+            self._tables.setdefault(key, np.zeros(len(self._reader), np.int64))
+        return self._tables[key]
 
-    def _keep(self, name: str, row: int, jpeg_room: I64, scales: int, clock: Clock) -> None:
+    def _keep(self, name: str, row: int, jpeg_room: I64, resizes: bool, clock: Clock) -> None:
         """Decode an image and keep it if there is room; a damaged one is left to who reads it."""
-        key, table = (os.getpid(), name, row), self._tables[name]
+        key, table = (os.getpid(), name, resizes, row), self._tables[name, resizes]
         with self._lock:
             if self._is_full or key in self._busy or table[row] != _NEW:
                 return
             self._busy.add(key)
         try:
-            place = self._decode(name, row, jpeg_room, scales, clock)
+            place = self._decode(name, row, jpeg_room, resizes, clock)
         except CorruptError:
             place = _NEVER
         finally:
@@ -132,36 +132,42 @@ class Kept:
             if self._num_seen == self._num_rows * len(self._tables) and not self._is_full:
                 _logger.info("lmdbloader: %s", self._report())
 
-    def _decode(self, name: str, row: int, jpeg_room: I64, scales: int, clock: Clock) -> int:
+    def _decode(self, name: str, row: int, jpeg_room: I64, resizes: bool, clock: Clock) -> int:
         """Return the address of an image that was decoded into the memory, or one of the other numbers."""
-        reader, (work, work_nbytes) = self._reader, jpeg_room.tolist()
-        codec = reader.index.columns[f"{name}.codec"][row]
-        if codec == CODEC_RAW:
-            return _NEVER
-        if reader.decodes_in_python(codec):
+        reader, rows, is_planes = self._reader, np.array([row], np.int64), False
+        found: Any
+        codec, nbytes = reader.index.columns[f"{name}.codec"][row], reader.raw_nbytes(name, rows)
+        in_python = bool(reader.decodes_in_python(codec))
+        if in_python and resizes:
             found = reader.read_given(name, row, verify=self._verify, clock=clock)
-        elif codec == CODEC_JPEG:
-            found = np.frombuffer(reader.stored_bytes(name, row, verify=self._verify, clock=clock), np.uint8)
+            is_planes = found.ndim == 1
+        elif codec == CODEC_JPEG and resizes:
+            found, is_planes = reader.stored_bytes(name, row, verify=self._verify, clock=clock), True
+        elif not in_python and reader.lengths(name, "stored_nbytes", rows) >= nbytes:
+            return _NEVER  # it is raw, in tiles perhaps
         else:
-            nbytes, one = reader.raw_nbytes(name, np.array([row])), np.zeros(1, np.int64)
-            found = np.empty((1, 1, int(nbytes[0])), np.uint8)
-            reader.read_into(name, one + row, found.reshape(-1), one, nbytes, verify=self._verify, clock=clock)
-        if found.ndim == 3:
-            if (block := self._room(at.KEPT_AT + found.nbytes)) is None:
-                return _NEW
-            block[:8].view(np.int64)[0] = found.nbytes
-            block[at.KEPT_AT :] = found.reshape(-1).view(np.uint8)
-            return int(block.ctypes.data)
-        channels, height, width = reader.image_shape(name, row)
-        payload = found.ctypes.data, found.nbytes
-        if entries.jpeg_room(found.nbytes, height, width) > work_nbytes:
+            found = np.empty(int(nbytes[0]), np.uint8)
+            reader.read_into(name, rows, found, np.zeros(1, np.int64), nbytes, verify=self._verify, clock=clock)
+        data = np.frombuffer(found, np.uint8) if isinstance(found, bytes) else found.reshape(-1).view(np.uint8)
+        return self._planes(name, row, data, *jpeg_room.tolist()) if is_planes else self._pixels(data)
+
+    def _pixels(self, data: npt.NDArray[np.uint8]) -> int:
+        if (block := self._room(at.KEPT_AT + data.nbytes)) is None:
+            return _NEW
+        block[:8].view(np.int64)[0] = data.nbytes
+        block[at.KEPT_AT :] = data
+        return int(block.ctypes.data)
+
+    def _planes(self, name: str, row: int, data: npt.NDArray[np.uint8], work: int, work_nbytes: int) -> int:
+        channels, height, width = self._reader.image_shape(name, row)
+        if entries.jpeg_room(data.nbytes, height, width) > work_nbytes:
             return _NEVER
-        room = int(entries.decode_whole(*payload, (height, width, channels), scales, work))
+        room = int(entries.decode_whole(data.ctypes.data, data.nbytes, (height, width, channels), work))
         if not room:
             return _NEVER
         if (block := self._room(room)) is None:
             return _NEW
-        entries.keep_planes(*payload, work, block.ctypes.data)
+        entries.keep_planes(data.ctypes.data, data.nbytes, work, block.ctypes.data)
         return int(block.ctypes.data)
 
     def _room(self, nbytes: int) -> npt.NDArray[np.uint8] | None:
@@ -194,7 +200,7 @@ class Kept:
         return True
 
     def _report(self) -> str:
-        of_all = self._num_rows * max(len(self._tables), 1)
+        of_all = self._num_rows * len(self._tables)
         text = f"keep='memory': {plain(self._reader.place)}: {self._num_kept:,} of {counted(of_all, 'image')}"
         text += f" are kept decoded, in {show_nbytes(self._used)} of {show_nbytes(self._budget)}"
         return f"{text}; the others are decoded in every epoch" if self._is_full else text

@@ -169,7 +169,7 @@ class Pipeline:
             channels_last: Whether images of finished batches are (H, W, C) in memory.
             as_planes: Whether a later step does this, and needs (C, H, W).
             verify: Whether to verify checksums.
-            kept: Decoded images in memory, of pipelines that all resize, or none.
+            kept: Decoded images in memory.
 
         Raises:
             OptionError: A transform does not suit a field, or images would come out in different shapes.
@@ -403,7 +403,7 @@ class Pipeline:
         kept = None
         if self._kept is not None:
             jpeg_room = scratch.rooms[[at.ROOM_JPEG, at.ROOM_NBYTES + at.ROOM_JPEG]]
-            kept = self._kept.given(self.fields, rows, jpeg_room, 4 if self.program.resizes else 1, clock)
+            kept = self._kept.given(self.fields, rows, jpeg_room, self.program.resizes, clock)
             scratch.set_given(kept)
         if not self._has_files or (kept is not None and kept[..., 1].all()):
             self._run(rows, samples, epoch, out, batch_size, scratch, clock)
@@ -482,7 +482,7 @@ class Pipeline:
 
     def not_kept(self, rows: I64) -> I64:
         """Return the rows, of some (n,), of which images are read from the file, and not from memory."""
-        return rows if self._kept is None else self._kept.not_kept(self.fields, rows)
+        return rows if self._kept is None else self._kept.not_kept(self.fields, rows, self.program.resizes)
 
     def _given(self, rows: I64, kept: I64 | None, clock: Clock) -> tuple[I64, list[npt.NDArray[Any]]]:
         """Return `given` of `assemble`, (n, fields, 2) int64, and the memory that it points to but for what is kept."""

@@ -363,6 +363,11 @@ class Loader(DataLoader[Any]):
         self._layout = Layout(num_samples_in, partial(_extents, self._read_from, clips))
         self._batcher_seed = self._coming.seed
         self._batcher, self._plan, self._batcher_of = self._open(self.transforms, self._batcher_seed)
+        if keep is not None and not self._batcher.pipeline.fields:
+            raise OptionError(
+                f"keep={keep!r}: images are kept that have one size or are transformed by compiled code, and there are "
+                f"none in {dataset.path}. Leave keep out."
+            )
         if resolution is not None:  # a size that does not suit is an error now, and not after many epochs
             for size in {resolution.size_at(epoch, full) for epoch in range(resolution.num_epochs)} - {full}:
                 self._open(with_resolution(self.transforms, size), self._batcher_seed)

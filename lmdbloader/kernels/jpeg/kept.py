@@ -25,18 +25,17 @@ _SLACK = 64
 
 
 @kernel
-def decode_whole(payload, nbytes, image, num_scales, work):
-    """Decode all planes of a JPEG at the first scales; return the bytes of its block, 0 if it is damaged.
+def decode_whole(payload, nbytes, image, work):
+    """Decode all planes of a JPEG at all scales; return the bytes of its block, 0 if it is damaged.
 
     Args:
         payload, nbytes: Address of the payload and its length.
         image: (height, width, channels) of the upright image.
-        num_scales: 1 to 4: for windows of pixels, or also for those that are resized.
         work: Address of `jpeg_room` bytes.
     """
     stored = stored_shape(image, orientation_of(payload, nbytes))
     want_nothing(work)
-    for exponent in range(num_scales):
+    for exponent in range(space.NUM_SCALES):
         want(work, exponent, (np.int64(0), stored[0]), (np.int64(0), stored[1]))
     if not decode_planes(payload, nbytes, work, stored):
         return np.int64(0)
@@ -57,31 +56,33 @@ def keep_planes(payload, nbytes, work, block):
 def _copy_planes(work, block):
     """Copy scales and planes of the scratch into a block, unless it is 0; return its bytes."""
     head, scales = i64_at(work, facts.HEAD_WORDS), i64_at(work + np.uint64(space.SCALES_AT), space.FREE + 1)
-    at = np.uint64(KEPT_AT)
-    color_at, color_size = np.uint64(0), np.int64(0)
+    at, color_at, color_size = np.int64(KEPT_AT), np.int64(0), np.int64(0)
     for exponent in range(space.NUM_SCALES):
         s = space.SCALE_WORDS * exponent
-        plane, nbytes = at, np.uint64(scales[s + space.COLOR] - scales[s + space.PLANE])
-        is_wanted, has_color = scales[s + space.BOTTOM] != 0, head[facts.COMPONENTS] == 3
-        color_nbytes = np.uint64(2 * scales[s + space.COLOR_PLANE])
+        plane, color = scales[s + space.PLANE], scales[s + space.COLOR]
+        plane_at, row, color_row = at, scales[s + space.ROW], scales[s + space.COLOR_ROW]
+        at += _copy_rows(plane, (color - plane) // row, row, block, at)
         # Colour with half the samples is the same at the first two scales.
-        is_new = has_color and scales[s + space.COLOR_SIZE] != color_size
-        if is_wanted:
-            at += nbytes
-        if is_wanted and is_new:
+        if head[facts.COMPONENTS] == 3 and scales[s + space.COLOR_SIZE] != color_size:
             color_at, color_size = at, scales[s + space.COLOR_SIZE]
-            at += color_nbytes
-        if block == 0:
-            continue
-        words = i64_at(block + np.uint64(8 * (_SCALES + s)), space.SCALE_WORDS)
-        for k in range(space.SCALE_WORDS):
-            words[k] = scales[s + k]
-        words[space.PLANE], words[space.COLOR] = block + plane, block + color_at
-        if is_wanted:
-            memcpy(block + plane, np.uint64(scales[s + space.PLANE]), nbytes)
-        if is_wanted and is_new:
-            memcpy(block + color_at, np.uint64(scales[s + space.COLOR]), color_nbytes)
-    return np.int64(at) + _SLACK
+            at += _copy_rows(color, 2 * (scales[s + space.COLOR_PLANE] // color_row), color_row, block, at)
+        if block:
+            words = i64_at(block + np.uint64(8 * (_SCALES + s)), space.SCALE_WORDS)
+            for k in range(space.SCALE_WORDS):
+                words[k] = scales[s + k]
+            words[space.PLANE], words[space.ROW] = np.int64(block) + plane_at, row - space.PLANE_SLACK
+            words[space.COLOR], words[space.COLOR_ROW] = np.int64(block) + color_at, color_row - space.PLANE_SLACK
+            words[space.COLOR_PLANE] = scales[s + space.COLOR_PLANE] // color_row * (color_row - space.PLANE_SLACK)
+    return at + _SLACK
+
+
+@kernel
+def _copy_rows(source, num_rows, row, block, at):
+    """Copy rows at an address, without the slack behind each, to a place in a block, unless it is 0; return bytes."""
+    nbytes = row - space.PLANE_SLACK
+    for y in range(num_rows if block else 0):
+        memcpy(block + np.uint64(at + y * nbytes), np.uint64(source + y * row), np.uint64(nbytes))
+    return num_rows * nbytes
 
 
 @kernel
@@ -96,20 +97,16 @@ def use_planes(block, work, image):
 
     Args:
         block: Address of it.
-        work: Address of `jpeg_room` bytes, where `want` has set what is wanted.
+        work: Address of `jpeg_room` bytes.
         image: (height, width, components) that the file must have had.
 
     Returns:
-        Whether the block has what is wanted.
+        Whether it is that image.
     """
     words, head = i64_at(block, _WORDS), i64_at(work, facts.HEAD_WORDS)
     scales = i64_at(work + np.uint64(space.SCALES_AT), space.FREE + 1)
     for k in range(facts.HEAD_WORDS):
         head[k] = words[_HEAD + k]
-    for s in range(space.NUM_SCALES):
-        bottom = space.SCALE_WORDS * s + space.BOTTOM
-        if scales[bottom] and not words[_SCALES + bottom]:
-            return False
     for k in range(space.FREE):
         scales[k] = words[_SCALES + k]
     scales[space.FREE] = space.lines_at(work, np.int64(0)) + np.uint64(16 * (image[1] + 128))
