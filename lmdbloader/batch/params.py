@@ -97,7 +97,7 @@ def _params_of(pipeline: Pipeline, rows: I64, samples: I64, epoch: int, view: in
 
 
 def _redraw(pipeline: Pipeline, rows: I64, samples: I64, epoch: int, view: int) -> tuple[npt.NDArray[Any], ...]:
-    """Return what the transforms draw: inverses, flips, applied, numbers and boxes of the kernel `redraw`.
+    """Return what the transforms draw: inverses, flips, applied and numbers of the kernel `redraw`, and boxes.
 
     Args:
         rows, samples, epoch: As for `Pipeline.read`.
@@ -106,17 +106,20 @@ def _redraw(pipeline: Pipeline, rows: I64, samples: I64, epoch: int, view: int) 
     pipeline.reader.index.check(rows)
     begin, end, _ = pipeline.program.views[view].tolist()
     n, fields, operations = len(rows), len(pipeline.fields), end - begin
-    drawn = pipeline._drawn(pipeline._most.copy())
+    geometry, color, boxes = (np.repeat(part[None, view], n, 0) for part in pipeline._drawn(pipeline._most)[:3])
     sides = [[columns[at.IMAGE_HEIGHT][rows], columns[at.IMAGE_WIDTH][rows]] for columns in pipeline._columns]
-    sizes = np.ascontiguousarray(np.moveaxis(np.array(sides, np.int64), 2, 0))
+    geometry[:, :, 0, [opcodes.HEIGHT, opcodes.WIDTH]] = np.moveaxis(np.array(sides, np.int64), 2, 0)
     found = (
         np.empty((n, fields, 3, 3)), np.empty((n, fields, 2), np.uint8), np.empty((n, operations), np.uint8),
-        np.zeros((n, operations, opcodes.NUM_COLOR)), np.empty((n, fields, pipeline._num_erasings, 4), np.int64),
+        np.zeros((n, operations, opcodes.NUM_COLOR)),
     )  # fmt: skip
-    status = entries.redraw(sizes, pipeline._operations, view, pipeline._seed, epoch, samples, drawn, *found)
+    status = entries.draw_many(
+        pipeline._operations, view, pipeline._seed, epoch, samples, pipeline._most.copy(), geometry, color, boxes
+    )
     if status:
         raise pipeline._error(status, int(rows[0]), 0)
-    return found
+    entries.redraw(pipeline._operations, view, geometry, color, *found)
+    return *found, boxes
 
 
 def _places(

@@ -25,7 +25,7 @@ from lmdbloader.store import Reader
 from lmdbloader.store.rows import Rows, as_array, parts_of
 from lmdbloader.transforms import Geometry, Transform
 from lmdbloader.transforms.base import leaves
-from lmdbloader.transforms.compilation import compile_program
+from lmdbloader.transforms.compilation import UNSUITED, compile_program
 from lmdbloader.transforms.values import ImageField, Values
 
 if TYPE_CHECKING:
@@ -497,14 +497,14 @@ class Pipeline:
         return given, pixels
 
     def _error(self, status: int, row: int, f: int) -> Exception:
-        if status not in _UNSUITED:
+        if status not in UNSUITED:
             return self.reader.damaged(self.fields[f], row, status)
         sizes = ", ".join(
             f"{name} {'x'.join(map(str, self.reader.image_shape(name, row)[1:]))}" for name in self.fields
         )
         where = f"{self.reader.where(self.fields[0], row)} ({sizes})"
         largest = max(self.fields, key=lambda name: math.prod(self.reader.image_shape(name, row)))
-        return OptionError(f"{where}: {_UNSUITED[status].format(field=largest)}")
+        return OptionError(f"{where}: {UNSUITED[status].format(field=largest)}")
 
 
 def _extremes_of(whole: I64, real: npt.NDArray[np.float64], views: I64) -> list[tuple[npt.NDArray[Any], ...]]:
@@ -532,18 +532,3 @@ def _own_rows(reader: Reader, name: str) -> list[int]:
     extremes = reader.index.facts[name].extremes
     ends = [extremes.get(part, (0, 1)) for part in at.INDEX_COLUMNS]
     return [0 if low == high else -1 for low, high in ends]
-
-
-_UNSUITED = {
-    opcodes.CROP_TOO_LARGE: (
-        "a crop or a Cutout is larger than the image {field!r}. Use RandomCrop(..., pad_if_needed=True), or Resize."
-    ),
-    opcodes.NOT_SQUARE: "RandomDihedral needs square images. Crop to a square first.",
-    opcodes.NOT_ALIGNED: (
-        "the images of one sample are cropped together, and one is not a whole multiple of the other. Give each a size "
-        "first, Resize(size, fields=('image',)), or read one of them alone."
-    ),
-    opcodes.NOT_DIVISIBLE: (
-        "a size or padding is not a multiple of the scale between the images of one sample. Choose one that is."
-    ),
-}

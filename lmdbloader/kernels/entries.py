@@ -21,10 +21,13 @@ trace = Entry(
     f"assemble.trace(columns: i64[:,:], {_PROGRAM}, view: i64, seed: u64, epoch: u64, rows: i64[:], samples: i64[:],"
     f" {_DRAWN}, field: i64, counts: i64[:], places: f64[:,:], line: f32[:]) -> i64"
 )
+draw_many = Entry(
+    f"transform.redraw.draw_many({_PROGRAM}, view: i64, seed: u64, epoch: u64, samples: i64[:], most: i64[:],"
+    " geometry: i64[:,:,:,:], color: f64[:,:,:,:], rectangles: i64[:,:,:,:]) -> i64"
+)
 redraw = Entry(
-    f"transform.redraw.redraw(sizes: i64[:,:,:], {_PROGRAM}, view: i64, seed: u64, epoch: u64, samples: i64[:],"
-    f" {_DRAWN}, inverses: f64[:,:,:,:], flips: u8[:,:,:], applied: u8[:,:], numbers: f64[:,:,:],"
-    " boxes: i64[:,:,:,:]) -> i64"
+    f"transform.redraw.redraw({_PROGRAM}, view: i64, geometry: i64[:,:,:,:], color: f64[:,:,:,:],"
+    " inverses: f64[:,:,:,:], flips: u8[:,:,:], applied: u8[:,:], numbers: f64[:,:,:])"
 )
 gather = Entry(
     f"gather.gather({_FILE}, rows: i64[:], columns: (i64[:], u32[:], u32[:], u64[:], u8[:]),"
@@ -76,6 +79,10 @@ restored_nbytes = Entry("jpeg.recode.restored_nbytes(payload: u64, nbytes: i64) 
 resize_scratch = Entry(
     "resize.antialias.resize_scratch(height: i64, width: i64, out_height: i64, out_width: i64, channels: i64,"
     " cubic: bool, between: i64) -> i64, i64, i64"
+)
+weigh_many = Entry(
+    "resize.weights.weigh_many(sizes: i64[:], out_size: i64, cubic: bool, unit: i64, starts: i64[:,:],"
+    " weights: f32[:,:,:], counts: i64[:,:], bounds: i32[:], room: f32[:])"
 )
 resize_window = Entry(
     "resize.antialias.resize_window(source: T[:], origin: i64, row: i64, plane: i64, channels: i64, height: i64,"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lmdbloader.transforms.containers import RandomApply as RandomApply
     from lmdbloader.transforms.containers import RandomChoice as RandomChoice
     from lmdbloader.transforms.containers import RandomOrder as RandomOrder
+    from lmdbloader.transforms.device_program import on_device as on_device
     from lmdbloader.transforms.operations import *  # noqa: F403 - a new transform is listed in `operations` only
     from lmdbloader.transforms.policies import AugMix as AugMix
     from lmdbloader.transforms.policies import AutoAugment as AutoAugment
@@ -42,6 +43,7 @@ _HOMES = {
     "SanitizeBoxes": "boxes",
     "TrivialAugmentWide": "policies",
     "Views": "views",
+    "on_device": "device_program",
 }
 
 

@@ -14,6 +14,7 @@ from torch.nn import functional
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.degrade import jpeg_tables, steps
+from lmdbloader.transforms.functions import sample_numbers
 
 F64 = npt.NDArray[np.float64]
 _PEAKS = {torch.uint8: 255, torch.uint16: 65535, torch.float32: 255}
@@ -53,11 +54,7 @@ def numbers_of(samples: Any, hr: Any, scale: int, where: str) -> npt.NDArray[np.
     if hr.is_floating_point() and not (hr.amin() >= 0 and hr.amax() <= 1):
         found = f"values from {hr.amin():.4g} to {hr.amax():.4g}"
         raise OptionError(f"{where}: hr has {found}; expected 0 to 1. Normalize lr and hr afterwards.")
-    numbers = samples.cpu().numpy() if isinstance(samples, Tensor) else np.asarray(samples)
-    if numbers.dtype.kind not in "iu" or numbers.shape != hr.shape[:1] or numbers.min() < 0:
-        shown = f"{numbers.dtype} {numbers.shape}"
-        raise OptionError(f"{where}: samples is {shown}; expected the number of each of the {len(hr)} samples")
-    return numbers.astype(np.int64)
+    return sample_numbers(samples, len(hr), where)
 
 
 @torch.no_grad()

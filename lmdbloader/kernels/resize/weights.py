@@ -144,3 +144,29 @@ def pair_up(out_size, count, unit, room, pairs):
         for i in range(out_size):
             paired[i * count] = np.int16(weights[i])
     return precision
+
+
+@kernel
+def weigh_many(sizes, out_size, cubic, unit, starts, weights, counts, bounds, room):
+    """Fill in which values the results are made of, for rows of several sizes.
+
+    Args:
+        sizes: (n,) int64, how many values each row has.
+        out_size, cubic, unit: As for `weigh`; with a unit of 2 or 4, weights become those of `pair_up`.
+        starts: (n, out_size) int64, set to the first value of each result.
+        weights: (n, most, out_size) float32, of which the first are set; `most` is not less than any count.
+        counts: (n, 2) int64, set to the number of weights of each result, and to the bits of one after the point.
+        bounds: (out_size,) int32, scratch.
+        room: float32 scratch for 1.5 * most + 2 weights of each result.
+    """
+    for j in range(sizes.shape[0]):
+        first, _, count = weigh(sizes[j], 0.0, float(sizes[j]), out_size, cubic, unit, bounds, room)
+        counts[j, 0], counts[j, 1] = count, 0
+        if unit > 1:
+            used = out_size * (count + 2)
+            counts[j, 1] = pair_up(out_size, count, unit, room, part(room, used, out_size * count // 2).view(np.int16))
+        for i in range(out_size):
+            starts[j, i] = first + bounds[i]
+        for k in range(count):
+            for i in range(out_size):
+                weights[j, k, i] = room[k * out_size + i]

@@ -23,6 +23,8 @@ _TRIES = 10
 def _open_next(geometry, stage):
     """Start the next stage: with the same image, or with the result of this stage's closing."""
     g, following = geometry[stage], geometry[stage + 1]
+    if g[op.CLOSING] == op.CARRY and g[op.WRITES]:
+        g[op.CLOSING] = op.WRITE
     if g[op.CLOSING] == op.CARRY:
         for k in range(g.shape[0]):  # assigning a slice would compile Numba's error messages, for seconds
             following[k] = g[k]
@@ -173,7 +175,7 @@ def draw(program, view, seed, epoch, sample, geometry, color, rectangles, most):
             it. From the bit `opcodes.FRAME_BITS` on, sample is the number of a frame in its window, on which noise
             alone depends.
         geometry: (fields, stages, NUM_GEOMETRY) int64, filled; [:, 0, HEIGHT] and [:, 0, WIDTH] are given, the sizes of
-            the stored images, as are MASK and, for masks, FILL at every stage.
+            the stored images, as are MASK, OWN_FILL, WRITES and, for masks, FILL at every stage.
         color: (fields, stages, NUM_COLOR) float64, filled for stages that change colours.
         rectangles: (fields, erasings, 4) int64, filled with (top, left, height, width) in the finished image.
         most: (4,) int64, raised to the largest number of pixels, height and width of any image on the way, and to the

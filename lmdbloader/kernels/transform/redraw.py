@@ -1,4 +1,4 @@
-"""A kernel that draws the transforms of samples again, without reading them, and says what was drawn."""
+"""Kernels that draw the transforms of samples without reading them, and say what was drawn."""
 
 from __future__ import annotations
 
@@ -70,46 +70,47 @@ def _find_source(geometry, color, inverse, flips):
 
 
 @kernel
-def redraw(sizes, program, view, seed, epoch, samples, drawn, inverses, flips, applied, numbers, boxes):
-    """Draw the transforms of a view of samples again.
+def draw_many(program, view, seed, epoch, samples, most, geometry, color, rectangles):
+    """Draw the transforms of a view for many samples.
 
     Args:
-        sizes: (n, fields, 2) int64, height and width of the stored images.
-        program, seed, epoch, samples: As in `assemble`.
-        view: Number of the view.
-        drawn: As in `assemble`.
+        program, view, seed, epoch, most: As in `draw`.
+        samples: (n,) int64, the numbers that random choices depend on.
+        geometry, color, rectangles: (n, ...) of what `draw` is given and fills for each sample.
+
+    Returns:
+        A status.
+    """
+    for j in range(samples.shape[0]):
+        status = draw(program, view, seed, epoch, np.uint64(samples[j]), geometry[j], color[j], rectangles[j], most)
+        if status:
+            return status
+    return np.int64(0)
+
+
+@kernel
+def redraw(program, view, geometry, color, inverses, flips, applied, numbers):
+    """Say what `draw_many` has drawn.
+
+    Args:
+        program, view, geometry, color: As in `draw_many`.
         inverses: (n, fields, 3, 3) float64, filled with the matrices that carry (x, y, 1) of the result to the stored
             image; places are edges between pixels, from 0 to the width and the height.
         flips: (n, fields, 2) uint8, filled with whether the columns and the rows of the stored images run backwards,
             by flips and turns.
         applied: (n, operations of the view) uint8, filled with whether each operation changed the sample.
         numbers: (n, operations of the view, NUM_COLOR) float64, filled with what each drew for its first field.
-        boxes: (n, fields, erasings, 4) int64, filled with (top, left, height, width) of rectangles that are erased.
-
-    Returns:
-        A status.
     """
-    geometries, colors, boxes_of, most, _ = drawn
-    geometry, color, rectangles = geometries[view], colors[view], boxes_of[view]
-    begin = program[2][view, op.VIEW_BEGIN]
-    for j in range(samples.shape[0]):
-        for f in range(geometry.shape[0]):
-            geometry[f, 0, op.HEIGHT], geometry[f, 0, op.WIDTH] = sizes[j, f, 0], sizes[j, f, 1]
-        status = draw(program, view, seed, epoch, np.uint64(samples[j]), geometry, color, rectangles, most)
-        if status:
-            return status
-        for f in range(geometry.shape[0]):
-            _find_source(geometry[f], color[f], inverses[j, f], flips[j, f])
-            for k in range(rectangles.shape[1]):
-                for side in range(4):
-                    boxes[j, f, k, side] = rectangles[f, k, side]
+    begin, num_fields = program[2][view, op.VIEW_BEGIN], geometry.shape[1]
+    for j in range(geometry.shape[0]):
+        for f in range(num_fields):
+            _find_source(geometry[j, f], color[j, f], inverses[j, f], flips[j, f])
         for number in range(applied.shape[1]):
             operation, f = program[0][begin + number], np.int64(0)
-            while f < geometry.shape[0] - 1 and not operation[op.OP_FIELDS] >> f & 1:
+            while f < num_fields - 1 and not operation[op.OP_FIELDS] >> f & 1:
                 f += 1
-            found = color[f, operation[op.OP_STAGE]]
+            found = color[j, f, operation[op.OP_STAGE]]
             is_last = found[op.COLOR_OPERATION] == begin + number  # of its stage, of which one at most ends it
-            applied[j, number] = is_last and geometry[f, operation[op.OP_STAGE], op.CLOSING] >= op.THEN_COLOR
+            applied[j, number] = is_last and geometry[j, f, operation[op.OP_STAGE], op.CLOSING] >= op.THEN_COLOR
             for k in range(op.NUM_COLOR):
                 numbers[j, number, k] = found[k]
-    return 0
