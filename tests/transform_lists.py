@@ -33,8 +33,10 @@ WHATS = (
 
 
 @st.composite
-def lists_of_transforms(draw: Any, layout: dict[str, tuple[int, int]], channels: int, dtype: Any) -> list[T.Transform]:
-    """Draw a list that suits the images: geometry for all fields or some, then values."""
+def lists_of_transforms(
+    draw: Any, layout: dict[str, tuple[int, int]], channels: int, dtype: Any, names_of: tuple[str, ...] = WHATS
+) -> list[T.Transform]:
+    """Draw a list that suits the images: geometry for all fields or some, of WHATS or some, then values."""
     names = list(layout)
     size = dict(layout)
     is_float = np.dtype(dtype).kind == "f"
@@ -43,7 +45,7 @@ def lists_of_transforms(draw: Any, layout: dict[str, tuple[int, int]], channels:
     number = st.integers(-40, 40).map(lambda k: k / 4) if is_float else st.integers(0, top)
     fill = number | st.tuples(*[number] * 3) if channels == 3 else number
     colors = ("jitter", "grey", "invert", "tone") * (is_float or channels not in (1, 3))
-    whats = [what for what in WHATS if what not in (*colors, *("blur", "noise") * is_float)]
+    whats = [what for what in names_of if what not in (*colors, *("blur", "noise") * is_float)]
     is_resized = is_jittered = False
     for _ in range(draw(st.integers(0, 5))):
         chosen = tuple(draw(st.sets(st.sampled_from(names), min_size=1))) if draw(st.integers(0, 3)) == 0 else None

@@ -67,7 +67,7 @@ def groups_of(geometry: I64, dtype: torch.dtype) -> I64:
     has_size = (ends == 1) | filled | (mixes & (dtype != torch.uint8))
     has_size[:, -1] = True
     sizes = [g[op.HEIGHT] * has_size, g[op.WIDTH] * has_size]
-    wanted = [g[column] * resizes for column in (op.NEW_HEIGHT, op.NEW_WIDTH, op.CUBIC)]
+    wanted = [g[column] * resizes for column in (op.NEW_HEIGHT, op.NEW_WIDTH, op.CUBIC, op.TRANSPOSED)]
     keys = np.stack([ends, filled, *sizes, *wanted]).transpose(1, 0, 2).reshape(len(geometry), -1)
     if (keys == keys[0]).all():
         return np.zeros(len(geometry), np.int64)
