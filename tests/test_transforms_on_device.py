@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cuda_device import DEVICE, NEEDS_CUDA
+from cuda_device import DEVICE, NEEDS_CUDA, assert_same
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from transform_lists import lists_of_transforms, lists_of_values
@@ -35,7 +35,11 @@ def images_of(kind: tuple[Any, int], layout: dict[str, tuple[int, int]] = LAYOUT
     is_float = np.dtype(dtype).kind == "f"
 
     def noise(*shape: int) -> Any:
-        return rng.normal(0, 40, shape).astype(dtype) if is_float else rng.integers(0, np.iinfo(dtype).max + 1, shape, dtype)
+        return (
+            rng.normal(0, 40, shape).astype(dtype)
+            if is_float
+            else rng.integers(0, np.iinfo(dtype).max + 1, shape, dtype)
+        )
 
     return {name: torch.from_numpy(noise(COUNT, channels, *size)) for name, size in layout.items()}
 
@@ -71,14 +75,7 @@ def check(dataset: LMDBDataset, transforms: Any, device: str = "cpu") -> None:
         loader.set_epoch(epoch)
         (wanted,) = loader
         found = T.on_device(transforms, given_ones, range(COUNT), seed=seed, epoch=epoch)
-        for name, images in wanted._asdict().items():
-            assert found[name].dtype == images.dtype and found[name].device.type == device
-            np.testing.assert_array_equal(bits(found[name]), bits(images), name)
-
-
-def bits(images: torch.Tensor) -> Any:
-    words = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[images.itemsize]
-    return images.cpu().contiguous().view(words).numpy()
+        assert_same(found, wanted._asdict(), device=device)
 
 
 @st.composite
@@ -111,3 +108,97 @@ def test_batches_are_those_of_a_loader(datasets: dict[Any, LMDBDataset], kind: A
     makers[0] = lists_of_transforms(LAYOUT, channels, dtype, MOVES + COLORS)
     for maker in makers:
         check(datasets[kind], data.draw(maker))
+
+
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_masks_move_with_their_images(datasets: dict[Any, LMDBDataset], data: Any) -> None:
+    layout = dict.fromkeys(("image", "mask"), LAYOUT["hr"])
+    drawn = data.draw(lists_of_transforms(layout, 3, np.uint8, MOVES + COLORS))
+    erasing_or_values = T.ToDtype | T.Normalize | T.RandomErasing
+    check(datasets["masks"], [t for t in drawn if not isinstance(t, erasing_or_values) or t.fields is None])
+
+
+def program_of(dataset: LMDBDataset, transforms: Any, views: Any = None, **more: Any) -> DeviceProgram:
+    images = [ImageField(name, t.shape[1], t.dtype, False, t.shape[2:]) for name, t in stored(dataset).items()]
+    return DeviceProgram(compile_program(transforms, images, views), images, seed=3, **more)
+
+
+def test_views_are_those_of_a_loader(datasets: dict[Any, LMDBDataset]) -> None:
+    views = T.Views([T.RandomCrop(12), T.RandomHorizontalFlip()], [T.RandomResizedCrop(8), T.RandomErasing(p=1.0)])
+    both = [T.RandomDihedral(), T.RandomVerticalFlip()][1:]
+    (wanted,) = Loader(datasets[KINDS[0]], COUNT, shuffle=False, seed=3, transforms=[*both, views])
+    images = list(stored(datasets[KINDS[0]]).values())
+    for given_ones in (images, images * 2):
+        found = program_of(datasets[KINDS[0]], both, views).run(given_ones, np.arange(COUNT), 0)
+        for image, name in zip(found, ("hr", "lr", "hr", "lr"), strict=True):
+            assert any(torch.equal(image, view) for view in getattr(wanted, name))
+
+
+def test_what_is_done_already_is_skipped(datasets: dict[Any, LMDBDataset]) -> None:
+    first = [T.RandomApply([T.RandomCrop((20, 24), 4)], p=1.0), T.RandomResizedCrop(16)]
+    transforms = [*first, T.RandomDihedral(), T.RandomCrop(8), T.RandomApply([T.RandomVerticalFlip()])]
+    dataset = datasets[KINDS[0]]
+    ((halfway,), (wanted,)) = (
+        Loader(dataset, COUNT, shuffle=False, seed=3, transforms=part) for part in (first, transforms)
+    )
+    # A container is an operation, too.
+    found = program_of(dataset, transforms, done=(3,)).run(list(halfway), np.arange(COUNT), 0)
+    assert all(map(torch.equal, found, wanted))
+
+
+def test_memory_format_and_arithmetic_of_the_caller(datasets: dict[Any, LMDBDataset]) -> None:
+    dataset, transforms = datasets[KINDS[0]], [T.RandomResizedCrop(16), T.ToDtype(torch.float32, scale=True)]
+    (wanted,) = Loader(dataset, COUNT, shuffle=False, seed=3, transforms=transforms)
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("medium")
+        with torch.autocast("cpu"):
+            program = program_of(dataset, transforms, channels_last=True)
+            found = program.run([*stored(dataset).values()], np.arange(COUNT), 0)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    for image, expected in zip(found, wanted, strict=True):
+        assert image.is_contiguous(memory_format=torch.channels_last) and torch.equal(image, expected)
+
+
+def test_a_tensor_that_no_transform_changes(datasets: dict[Any, LMDBDataset]) -> None:
+    images = stored(datasets[KINDS[0]])["hr"]
+    found = T.on_device([T.RandomHorizontalFlip(0.5)], images, torch.arange(COUNT), seed=0, epoch=2)
+    assert found.shape == images.shape and not torch.equal(found, images)
+    assert torch.equal(T.on_device([], images, range(COUNT), seed=0, epoch=0), images)
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=NEEDS_CUDA) for kind in KINDS], ids=str)
+def test_a_gpu_gives_the_same_bits(datasets: dict[Any, LMDBDataset], kind: Any) -> None:
+    erasing = T.RandomErasing(1.0, value=(1, 2, 3)[: kind[1]])
+    moves = [T.RandomCrop(24, 4), T.RandomDihedral(), T.RandomResizedCrop((20, 12)), T.RandomVerticalFlip()]
+    check(datasets[kind], [*moves, T.ToDtype(torch.bfloat16, scale=True), erasing], DEVICE)
+    check(datasets[kind], [T.Resize(20, "bicubic"), T.RandomChoice([T.RandomTranslate(4, 7), []])], DEVICE)
+
+
+IMAGES = torch.zeros(4, 3, 8, 8, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize(
+    ("transforms", "images", "samples", "named"),
+    [
+        ([T.RandomRotation(10)], IMAGES, range(4), "RandomRotation"),
+        ([T.RandomApply([T.RandAugment()])], IMAGES, range(4), "RandAugment"),
+        ([T.MixUp(num_classes=3)], IMAGES, range(4), r"batch = MixUp\(.*\)\(batch\)"),
+        ([len], IMAGES, range(4), "len"),
+        (T.Views([], []), IMAGES, range(4), "one view"),
+        ([T.RandomCrop(9)], IMAGES, range(4), "'image'"),
+        ([T.RandomCrop(4, fields=("hr",))], IMAGES, range(4), "'hr'"),
+        ([], IMAGES, range(5), "samples"),
+        ([], IMAGES, [0.5] * 4, "samples"),
+        ([], IMAGES.int(), range(4), "int32"),
+        ([], {"hr": IMAGES, "lr": IMAGES[:2]}, range(4), "'lr'"),
+        ([], {"hr": IMAGES, "mask": IMAGES[:, 0].float()}, range(4), "'mask'"),
+        ([], {}, range(4), "no images"),
+        ([], IMAGES.numpy(), range(4), "ndarray"),
+    ],
+)
+def test_what_is_refused(transforms: Any, images: Any, samples: Any, named: str) -> None:
+    with pytest.raises(OptionError, match=named):
+        T.on_device(transforms, images, samples, seed=0, epoch=0)

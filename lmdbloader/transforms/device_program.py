@@ -110,9 +110,8 @@ class DeviceProgram:
         with torch.autocast(device.type, enabled=False):
             found = [plan.run(image, tables) for plan, image in zip(plans, given, strict=True)]
         found = [image[:, 0] if images[k % len(images)].ndim == 3 else image for k, image in enumerate(found)]
-        if self._channels_last:
-            found = [i.contiguous(memory_format=torch.channels_last) if i.ndim == 4 else i for i in found]
-        return found
+        layouts = torch.contiguous_format, torch.channels_last
+        return [image.contiguous(memory_format=layouts[self._channels_last and image.ndim == 4]) for image in found]
 
     def _draw(
         self, view: int, images: Sequence[Tensor], samples: I64, epoch: int

@@ -65,7 +65,7 @@ VIEW_BITS = 16
 # The geometry of one field of one sample at one stage: out(y, x) is in(row + down * y, column + across * x), with y and
 # x exchanged on the right if `transposed`, for (y, x) inside of the valid rectangle, and the fill elsewhere. The first
 # stage has the size of the stored image. MASK says that the pixels are labels, which are never mixed; OWN_FILL is 3 if
-# they are floats, whose fill is bits; WRITES that each stage ends with pixels, rather than with CARRY. These and a mask's
+# they are floats, whose fill is bits; WRITES that every stage ends with pixels, never with CARRY. These and a mask's
 # fill are the caller's.
 (
     TRANSPOSED, DOWN, ACROSS, ROW, COLUMN, HEIGHT, WIDTH, TOP, BOTTOM, LEFT, RIGHT, CLOSING, NEW_HEIGHT, NEW_WIDTH,
