@@ -23,6 +23,7 @@ from lmdbloader.store import Reader
 from lmdbloader.store.rows import Rows, rows_at
 
 if TYPE_CHECKING:
+    from lmdbloader.batch.device_pipeline import DevicePipeline
     from lmdbloader.batch.functions import Functions
 
 I64 = npt.NDArray[np.int64]
@@ -30,6 +31,8 @@ I64 = npt.NDArray[np.int64]
 _SMALL_NBYTES = 2**18
 # A column of a batch: a tensor or array (B, ...), or a list of B values.
 Columns = list[Any]
+# Calls functions of the user; None calls them at once.
+Run = Callable[[Callable[[], Any]], Any] | None
 # Reads a field, of rows (n,), draws (n,), an epoch and a clock that is started.
 Read = Callable[[I64, I64, int, Clock], Any]
 
@@ -68,9 +71,13 @@ class Batcher:
         rows: Of the index, those of the samples.
         frames: Rows of a sample: 1, or the frames of a window.
         takes_turns: Whether it is one of many, and keeps the working memory of one thread only, if it is small.
+        on_device: Carries out on a device what its pipeline does not, see `DevicePipeline`; or None.
+        device_images: The Loader's `DeviceImages`, or None.
     """
 
     takes_turns = False
+    on_device: DevicePipeline | None = None
+    device_images: Any = None
 
     def __init__(
         self,
@@ -230,6 +237,13 @@ class Batcher:
     def _begin(self, rows: I64, draws: I64, epoch: int, batch_size: int) -> Begun:
         count, nothing = len(rows), [None] * len(self._names)
         batches: list[Columns] = [nothing[:] for _ in range(0, max(count, 1), batch_size)]
+        if self.device_images is not None and self.device_images.is_complete:
+            places = torch.from_numpy(self.device_images.places(rows))
+            for number, batch in enumerate(batches):
+                own = places[number * batch_size :][:batch_size]
+                for place, _ in self._images:
+                    batch[place] = own if self.pipeline.views is None else [own]
+            return Begun(rows, draws, epoch, batch_size, batches, np.empty((len(batches), 0), np.int64), ())
         taken, addresses, blocks = self._memory.take(count, batch_size)
         for (place, as_images), tensors in zip(self._images, taken, strict=True):
             for batch, tensor in zip(batches, map(as_images, tensors) if as_images else tensors, strict=True):
@@ -238,9 +252,9 @@ class Batcher:
 
     def read_images(self, begun: Begun, first: int, end: int, clock: Clock = NO_CLOCK) -> None:
         """Read the pipeline's images of rows first ... end - 1: of all rows, or of some of a single batch."""
-        if not self._images or first == end:
-            return
         addresses = begun.addresses
+        if not addresses.size or first == end:
+            return
         if first:
             addresses = addresses + np.array([[first * o.nbytes for o in self.pipeline.outputs]], np.int64)
         try:
@@ -298,7 +312,7 @@ class Batcher:
         draws: I64,
         epoch: int,
         position: int,
-        run: Callable[[Callable[[], Any]], Any] | None = None,
+        run: Run = None,
     ) -> Any:
         """Return a batch of `read` after the dataset's own transform and the functions, called once for each batch.
 
@@ -322,6 +336,20 @@ class Batcher:
         if self.pipeline.views is not None and isinstance(self._form, Mapping):
             batch = self.pipeline.views.named(batch)
         return batch if self._form is None else in_form(batch, self._form, is_batch=True)
+
+    def finish_on_device(self, draws: I64, epoch: int, position: int, run: Run, batch: Any) -> Any:
+        """Return a batch of `read`, which is on a device, as `finish` does, after what is carried out there."""
+        assert self.on_device is not None
+        fields = self.on_device.fields
+        columns = [getattr(batch, name) for name in fields]
+        places = [column[0] if isinstance(column, list) else column for column in columns]
+        if self.device_images is not None and places[0].ndim == 1:
+            found = self.device_images.gathered(places)
+            of_views = found if self.pipeline.views is None else [[images] for images in found]
+            batch = batch._replace(**dict(zip(fields, of_views, strict=True)))
+        of_images = draws if self._clips is None else self._clips._draws_of_frames(draws)
+        batch = self.on_device.carry_out(batch, of_images, epoch)
+        return self.finish(batch, draws, epoch, position, run) if self.finishes else batch
 
     def _as_from_pipeline(self, name: str, images: torch.Tensor) -> tuple[str, torch.Tensor]:
         """Return images (1, C, H, W) with the channels and the memory format of a pipeline's; masks (1, H, W) as is."""

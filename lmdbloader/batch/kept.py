@@ -35,12 +35,12 @@ _MOST_FRACTION = 0.95
 
 def check_keep(keep: Any, fraction: Any) -> None:
     """Raise OptionError unless a Loader's `keep` and `keep_fraction` can have these values."""
-    if keep is not None and not (isinstance(keep, str) and keep == "memory"):
-        raise OptionError(f"keep={shown(keep)}: expected 'memory' or None")
+    if keep is not None and not (isinstance(keep, str) and keep in ("memory", "device")):
+        raise OptionError(f"keep={shown(keep)}: expected 'memory', 'device' or None")
     is_number = isinstance(fraction, float | int) and not isinstance(fraction, bool)
     if not is_number or not 0 < fraction <= _MOST_FRACTION:
         raise OptionError(f"keep_fraction={shown(fraction)}: expected a number above 0 and at most {_MOST_FRACTION}")
-    if keep is not None and system.free_memory() is None:
+    if keep == "memory" and system.free_memory() is None:
         raise OptionError(f"keep={keep!r}: this system does not say how much memory is free. Leave keep out.")
 
 

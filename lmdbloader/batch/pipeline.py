@@ -136,6 +136,7 @@ class Pipeline:
         transforms: Applied to the images, of all views, those in containers too.
         views: Of which a batch has a list, or None; num_views: how many images a batch has of each field.
         outputs: The images of a batch, for each field; of all views, one after the other.
+        results: The same after what is carried out on a device.
         rows: The rows of the index that may be read.
         seed: Of the random choices.
         memory_format: Of images.
@@ -197,10 +198,9 @@ class Pipeline:
         self.seed, self._verify, self._kept = check_seed(seed), verify, kept
         self._seed = np.uint64(self.seed)
         self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
-        self._file = reader.data_file.for_kernels()
-        self._most = np.zeros(4, np.int64)
+        self._file, self._most = reader.data_file.for_kernels(), np.zeros(4, np.int64)
         self._has_files = any(map(reader.has_in_python, self.fields))
-        self.outputs = self._measure(channels_last and not as_planes)
+        self.outputs = self.results = self._measure(channels_last and not as_planes)
         self._describe()
 
     def _image_field(self, f: int) -> ImageField:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from lmdbloader.base.arguments import shown
 from lmdbloader.errors import OptionError
 from lmdbloader.loader.threads import Threads
 
@@ -48,6 +49,24 @@ def usable_device(device: str | int | torch.device | None) -> torch.device | Non
     if (wanted.index or 0) >= (count := torch.cuda.device_count()):
         raise OptionError(f"device={str(device)!r}: the CUDA devices here are cuda:0 to cuda:{count - 1}; {expected}")
     return wanted
+
+
+def copies_for(device: str | int | torch.device | None, on: Any, keep: Any) -> tuple[Copies | None, bool]:
+    """Return a Loader's copies to its device, or None, and whether transforms are carried out there.
+
+    Raises:
+        OptionError: An argument is something else, or there is no device.
+    """
+    if not isinstance(on, str) or on not in ("cpu", "device"):
+        raise OptionError(f"on={shown(on)}: expected 'cpu', or 'device' for transforms on the device")
+    there = on == "device" or keep == "device"
+    if there and device is None:
+        what = "on" if on == "device" else "keep"
+        raise OptionError(f"{what}='device': which one? Write Loader(..., device='cuda', {what}='device').")
+    usable = usable_device(device)
+    if usable is None and there and not isinstance(device, int) and torch.device(device or "cpu").type == "cpu":
+        usable = torch.device("cpu")
+    return (None, False) if usable is None else (Copies(usable), there)
 
 
 class Copies:
@@ -203,10 +222,14 @@ class EpochCopies:
     Reading threads hand over groups of packed batches, in any order. The thread copies them in their order, two groups
     ahead of the loop's at most, and not before the device has done the steps of the groups before the loop's. So the
     loop gets batches whose copies have been started, and the device holds few of them.
+
+    Attributes:
+        device: The device, with its number.
+        cancelled: Whether no more batches are copied.
     """
 
     def __init__(self, device: torch.device, stream: Any, threads: Threads) -> None:
-        self._device, self._stream, self._threads = device, stream, threads
+        self.device, self._stream, self._threads = device, stream, threads
         self._ready: SimpleQueue[Group] = SimpleQueue()
         # Of the thread: groups that were read, the next one to copy, the end of those that may be copied, and later
         # ends with the events that come before.
@@ -217,7 +240,7 @@ class EpochCopies:
 
     def packed(self, batch: Any, block: torch.Tensor | None, finish: Callable[[Any], Any] | None = None) -> Packed:
         """Return a batch as it is handed over; the arguments are those of `_packed`."""
-        return Packed(batch, [], [], finish) if self._device.type == "cpu" else _packed(batch, block, finish)
+        return Packed(batch, [], [], finish) if self.device.type == "cpu" else _packed(batch, block, finish)
 
     def put(self, result: tuple[int, list[Any], BaseException | None]) -> None:
         """Hand over a group: its number, items (`Packed` or another object, anything), and the error that ended it."""
@@ -244,10 +267,10 @@ class EpochCopies:
         return copied.batch, rest
 
     def _current(self) -> Any:
-        return _Processor() if self._device.type == "cpu" else torch.cuda.current_stream(self._device)
+        return _Processor() if self.device.type == "cpu" else torch.cuda.current_stream(self.device)
 
     def _event(self, *, blocking: bool = False) -> Any:
-        return _Processor() if self._device.type == "cpu" else torch.cuda.Event(blocking=blocking)  # type: ignore[no-untyped-call]
+        return _Processor() if self.device.type == "cpu" else torch.cuda.Event(blocking=blocking)  # type: ignore[no-untyped-call]
 
     def _add(self, number: int, items: list[Any], error: BaseException | None) -> None:
         self._read[number] = items, error
@@ -279,16 +302,16 @@ class EpochCopies:
             self._read.clear()
 
     def _copied(self, packed: Packed, arrival: _Arrival) -> _Copied:
-        if self._device.type == "cpu":
+        if self.device.type == "cpu":
             return _Copied(packed.batch if packed.finish is None else packed.finish(packed.batch), [], arrival)
         with torch.cuda.stream(self._stream):
-            blocks = [block.to(self._device, non_blocking=True) for block in packed.blocks]
+            blocks = [block.to(self.device, non_blocking=True) for block in packed.blocks]
             owners, places = list(blocks), iter(packed.places)
 
             def moved(tensor: torch.Tensor) -> torch.Tensor:
                 if (place := next(places)) is not None:
                     return _view(blocks[place[0]], place)
-                owners.append(tensor.to(self._device))
+                owners.append(tensor.to(self.device))
                 return owners[-1]
 
             batch = apply(packed.batch, moved)

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from lmdbloader.loader.buckets import Buckets, Shapes
     from lmdbloader.loader.classes import Classes
     from lmdbloader.loader.device import Copies
+    from lmdbloader.loader.device_images import DeviceImages
     from lmdbloader.loader.mixing import Mix
     from lmdbloader.loader.options import BatchesGiven, Given, Weights
     from lmdbloader.loader.samplers import LoaderBatches, LoaderSampler
@@ -155,13 +156,14 @@ class Loader(DataLoader[Any]):
         num_threads: int | Literal["auto"] = "auto",
         prefetch: int = 2,
         device: str | int | torch.device | None = None,
+        on: Literal["cpu", "device"] = "cpu",
         pin_memory: bool | Literal["auto"] = "auto",
         memory_format: torch.memory_format = torch.contiguous_format,
         as_: Form = None,
         return_params: bool = False,
         shard: Shard = None,
         resolution: ProgressiveResize | None = None,
-        keep: Literal["memory"] | None = None,
+        keep: Literal["memory", "device"] | None = None,
         keep_fraction: float = 0.5,
         io: IO | None = None,
         verify: bool = True,
@@ -215,6 +217,9 @@ class Loader(DataLoader[Any]):
                 would take more than 1 GiB, there are fewer, at least two, and the threads share the work on each.
             device: "cuda" copies batches there during the step before; without CUDA it has no effect. With None or
                 "cpu" they stay in the computer's memory.
+            on: Where transforms are carried out: "cpu", by compiled code, or "device", by torch: then pixels are copied
+                to the device as they are stored. Leading crops and resizes stay on the CPU. What moves pixels is equal
+                bit for bit, and colours to within one level. With device="cpu" torch does it there.
             pin_memory: Whether images are in page-locked memory, from which CUDA copies during a step; without CUDA
                 none are. "auto" pins if there is CUDA and the device is not "cpu". A copy that torch has started may
                 still read a batch that the loop no longer holds; for other copies see the page on loading.
@@ -227,11 +232,14 @@ class Loader(DataLoader[Any]):
             shard: (rank, world_size) reads this rank's share of one common order; "auto" takes them from
                 torch.distributed whenever an iteration begins, so processes may be started after the loader was made.
             resolution: A schedule of sizes, from small ones to that of the transforms; see `set_resolution`.
-            keep: "memory" keeps decoded copies of JPEGs and other compressed images, as many as fit, so that they are
-                decoded once and not in every epoch; batches are the same bit for bit. A JPEG takes 1.5 to 3 bytes a
-                pixel, up to 4 if transforms resize; other images take the bytes of their pixels.
-            keep_fraction: The share of the memory that is free at the first batch to use for that, above 0 and at most
-                0.95. Processes of torchrun on one machine divide it, as each has copies of its own.
+            keep: "device" copies all images to the device once, during the first epoch, and transforms them there, as
+                on="device" does; images must have one size before the first random transform. "memory" keeps decoded
+                copies of JPEGs and other compressed images in the computer's memory, as many as fit, so that they are
+                decoded once; batches are the same bit for bit. A JPEG takes 1.5 to 3 bytes a pixel, up to 4 if
+                transforms resize; other images take the bytes of their pixels.
+            keep_fraction: The share of the memory that is free at the first batch, of the device or of the computer, to
+                use for that: above 0 and at most 0.95. Processes of torchrun on one machine divide the computer's, as
+                each has copies of its own.
             io: "mmap" reads through a memory map; "pread" reads copies, which costs some speed and avoids the map's
                 rare risks (see docs/reference/memory-map.md). By default as the dataset was opened, but "pread" if it
                 is larger than the free memory: from the disk this is faster.
@@ -290,7 +298,7 @@ class Loader(DataLoader[Any]):
             self._orders, self._shapes = bucketed(self._orders, dataset, buckets, batch_size, drop_last=drop_last)
         self._options = {
             **self._orders.options, "seed": seed, "drop_last": drop_last, "pad": pad, "transforms": transforms,
-            "num_threads": num_threads, "prefetch": prefetch, "device": device, "pin_memory": pin_memory,
+            "num_threads": num_threads, "prefetch": prefetch, "device": device, "on": on, "pin_memory": pin_memory,
             "as_": as_, "return_params": return_params, "shard": shard, "resolution": resolution, "keep": keep,
             "keep_fraction": keep_fraction, "io": io, "verify": verify, "on_corrupt": on_corrupt,
         }  # fmt: skip
@@ -319,11 +327,11 @@ class Loader(DataLoader[Any]):
         self._skips = on_corrupt == "skip"
         self._corrupt: dict[tuple[int, str], Damage] = {}
         self._copies: Copies | None = None
-        if device is not None:
-            from lmdbloader.loader.device import Copies, usable_device
+        self._is_on_device = False
+        if device is not None or on != "cpu" or keep == "device":
+            from lmdbloader.loader.device import copies_for
 
-            usable = usable_device(device)
-            self._copies = None if usable is None else Copies(usable)
+            self._copies, self._is_on_device = copies_for(device, on, keep)
         self.device = torch.device("cpu") if self._copies is None else self._copies.device
         self.pin_memory = resolve_pin_memory(pin_memory, device)
         compiled, functions = compiled_and_functions(others)
@@ -358,7 +366,8 @@ class Loader(DataLoader[Any]):
 
             check_keep(keep, keep_fraction)
             rows = self._read_from.stored_rows
-            self._kept = None if keep is None else Kept(self._read_from.reader, rows, keep_fraction, verify=verify)
+            self._kept = Kept(self._read_from.reader, rows, keep_fraction, verify=verify) if keep == "memory" else None
+        self._device_images: DeviceImages | None = None
         self._stopwatch = Stopwatch()
         self._layout = Layout(num_samples_in, partial(_extents, self._read_from, clips))
         self._batcher_seed = self._coming.seed
@@ -405,8 +414,13 @@ class Loader(DataLoader[Any]):
                 others = [name for name in images if name not in alike]
                 channels = {name: dataset.reader.extremes(name, "channels", rows)[1] for name in others}
                 images = alike
+        kind: Callable[..., Pipeline] = Pipeline
+        if self._is_on_device:
+            from lmdbloader.loader.device_images import check_on_device, on_device
+
+            kind = check_on_device(self._options, owner, self._functions, has_buckets=shapes is not None)
         pipeline_of = partial(
-            Pipeline, dataset.reader, images, views=self.views, seed=seed, channels_last=self._channels_last,
+            kind, dataset.reader, images, views=self.views, seed=seed, channels_last=self._channels_last,
             as_planes=any(getattr(function, "makes_pairs", False) for function in self._functions), verify=self._verify,
             kept=self._kept,
         )  # fmt: skip
@@ -425,8 +439,8 @@ class Loader(DataLoader[Any]):
 
             rooms = Rooms(keep * plan.batches_at_once * max(len(images), 1))
             memory = partial(FieldMemories, PinnedMemory if self.pin_memory else rooms.memory)
-            memory = memory if self._copies is None else PinnedBlocks
-        batcher_of = partial(
+            memory = memory if self._copies is None or not self.pin_memory else PinnedBlocks
+        batcher_of: Callable[..., Batcher] = partial(
             Batcher, fields=dataset.fields, rows=rows, memory=memory, keep=keep, source=owner,
             functions=self._functions, form=self._form, channels=channels, repeats=self._orders.repeats,
             clips=self._clips,
@@ -435,6 +449,9 @@ class Loader(DataLoader[Any]):
             from lmdbloader.batch.params import with_params
 
             batcher_of = partial(with_params, batcher_of, owner)
+        if self._is_on_device:
+            given = self._options["keep"] == "device", self._options["keep_fraction"], self._device_images
+            batcher_of, self._device_images = on_device(batcher_of, pipeline, rows, *given)
         if plan.outgrows_caches:
             pipeline.stream()
         if shapes is None:
@@ -712,11 +729,14 @@ class Loader(DataLoader[Any]):
             place.start = share.position_after(step, self._length(place.epoch, share), place.start)
         self._prepare(place)
         order = self._orders.among(share.world_size).of(place.epoch, self._layout, place.seed)
+        copies = None if self._copies is None else self._copies.begin()
+        if copies is not None and self._device_images is not None:
+            self._device_images.begin(copies.device)
         run = EpochRun(
             self._batcher, place.epoch, order, on_rank(order, share, place.start), self._plan,
             batcher_of=self._batcher_of, mean_nbytes=self._layout.mean_nbytes, skips=self._skips,
             may_lack=share.world_size == 1, stopwatch=self._stopwatch,
-            copies=None if self._copies is None else self._copies.begin(),
+            copies=copies,
         )  # fmt: skip
         items = deliver(run, self._threads, self.groups_ahead)
         self._before = replace(self._coming)
@@ -754,8 +774,9 @@ class Loader(DataLoader[Any]):
     def close(self) -> None:
         """End the threads; a later iteration starts new ones."""
         self._threads.close()
-        if self._copies is not None:
-            self._copies.threads.close()
+        for other in (self._device_images, self._copies):
+            if other is not None:
+                other.threads.close()
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Lightning sets `worker_init_fn` on every loader, for worker processes.

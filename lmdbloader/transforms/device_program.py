@@ -22,7 +22,7 @@ from lmdbloader.transforms.stages_in_torch import Pack, Step, groups_of, plan_st
 from lmdbloader.transforms.values import ImageField
 
 I64 = npt.NDArray[np.int64]
-_MISSING = (op.AFFINE, op.PERSPECTIVE, op.ELASTIC, op.POLICY, op.AUGMIX)
+MISSING = (op.AFFINE, op.PERSPECTIVE, op.ELASTIC, op.POLICY, op.AUGMIX)
 # The label around masks, which `fields.Mask` has by default.
 _IGNORED = 255
 _DTYPES = (torch.uint8, torch.uint16, torch.float16, torch.float32)
@@ -63,7 +63,7 @@ class DeviceProgram:
             operations[begin : begin + count, op.OP_CODE] = op.BRANCH
         self._operations = operations, real, program.views
         for transform, numbers in program.sources:
-            if np.isin(operations[list(numbers), op.OP_CODE], _MISSING).any():
+            if np.isin(operations[list(numbers), op.OP_CODE], MISSING).any():
                 raise OptionError(
                     f"{transform}: is not available on a device. Put it in front of all other transforms, where the "
                     "processor carries it out, or leave on='device' out."

@@ -1,0 +1,134 @@
+"""Reads images for transforms that are carried out on a device: the first of them on the way, the others there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lmdbloader.base.stage_times import NO_CLOCK, Clock
+from lmdbloader.batch.pipeline import Pipeline, Scratch
+from lmdbloader.errors import OptionError
+from lmdbloader.kernels.transform import opcodes
+from lmdbloader.transforms.base import Container, Geometry, leaves
+from lmdbloader.transforms.compilation import is_random
+from lmdbloader.transforms.device_program import MISSING, DeviceProgram
+
+I64 = npt.NDArray[np.int64]
+
+
+class DevicePipeline(Pipeline):
+    """A pipeline that reads pixels as stored, after the first transforms, for `carry_out` on a device.
+
+    The processor carries out the leading transforms that move pixels, up to the last of them that sets a size or that
+    the device lacks: what crosses the link is small then. Draws and boxes are those of all transforms together.
+
+    Attributes:
+        outputs: What is read.
+        results: What `carry_out` makes of it.
+        first: The transforms that are carried out on the processor, if they are before all views.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        keeps: bool = False,
+        channels_last: bool = False,
+        verify: bool = True,
+        kept: Any = None,
+        **options: Any,
+    ) -> None:
+        """Check that the transforms suit every image, and compile them; the arguments are those of Pipeline.
+
+        Args:
+            keeps: Whether what is read must be the same in all epochs.
+
+        Raises:
+            OptionError: As from Pipeline; or a transform is not available on a device, or with `keeps` images would
+                be read in different sizes.
+        """
+        super().__init__(*args, channels_last=channels_last, verify=verify, **options)
+        reader, names, *transforms = args
+        shared, views = tuple(transforms[0]) if transforms else (), self.views
+        sized = all(field.size for field in self._image_fields)
+        self.first, lists = shared, None
+        if keeps or views is None or _cut(shared, is_sized=sized) < len(shared):
+            self.first = shared[: _cut(shared, is_sized=sized, keeps=keeps)]
+        elif any(ends := [_cut(view, is_sized=sized) for view in views]):
+            lists = type(views)(*(view[:end] for view, end in zip(views, ends, strict=True)))
+        options |= {"views": lists, "verify": verify, "kept": kept}
+        try:
+            self.reading = Pipeline(reader, names, self.first, **options)
+        except OptionError as error:
+            if not keeps:
+                raise
+            raise OptionError(
+                f"{error} keep='device': images must have one size before the first random transform. Put "
+                "Resize((height, width)) first, or leave keep out."
+            ) from error
+        self.outputs, self.results = self.reading.outputs, self.outputs
+        done = [end - begin for begin, end, _ in self.reading.program.views.tolist()]
+        fields = [
+            replace(field, size=output.shape[1:])
+            for field, output in zip(self._image_fields, self.outputs, strict=False)
+        ]
+        self._program = DeviceProgram(
+            self.program, fields, seed=self.seed, done=done if lists is not None else done * self.num_views,
+            ignored=[reader.fields[name].ignore_index for name in names], channels_last=channels_last,
+        )  # fmt: skip
+
+    def stream(self) -> None:
+        self.reading.stream()
+
+    def scratch(self) -> Scratch:
+        return self.reading.scratch()
+
+    def read(
+        self, rows: I64, samples: I64, epoch: int, out: I64, batch_size: int, scratch: Scratch, clock: Clock = NO_CLOCK
+    ) -> None:
+        self.reading.read(rows, samples, epoch, out, batch_size, scratch, clock)
+
+    def not_kept(self, rows: I64) -> I64:
+        return self.reading.not_kept(rows)
+
+    def carry_out(self, batch: Any, samples: I64, epoch: int) -> Any:
+        """Return a batch after the transforms that were not carried out when it was read.
+
+        Args:
+            batch: A named tuple whose fields of images are tensors (B, ...), or lists of them, on a device.
+            samples: (B,) numbers of the images that the random choices depend on.
+            epoch: From 0 on.
+        """
+        several = self.views is not None
+        columns = [getattr(batch, name) for name in self.fields]
+        images = [view for column in zip(*columns, strict=True) for view in column] if several else columns
+        found = self._program.run(images, samples, epoch)
+        count = len(self.fields)
+        changed: dict[str, Any] = {name: found[f::count] if several else found[f] for f, name in enumerate(self.fields)}
+        return batch._replace(**changed)
+
+
+def _cut(transforms: Sequence[Any], *, is_sized: bool, keeps: bool = False) -> int:
+    """Return how many transforms at the beginning of a list the processor carries out.
+
+    Args:
+        transforms: Of one view, or before the views.
+        is_sized: Whether stored images have one size.
+        keeps: Whether random transforms are not among them.
+    """
+    end, is_leading = 0, True
+    for number, t in enumerate(transforms):
+        inner = [leaf for leaf in leaves([t]) if isinstance(leaf, Geometry)]
+        sets_size = any(leaf.sets_size or leaf.varies_size or any(leaf.padding_numbers) for leaf in inner)
+        moves = bool(inner) and all(leaf.moves or leaf.code == opcodes.AUGMIX for leaf in inner)
+        if keeps and is_random(t):
+            break
+        is_leading = is_leading and moves
+        if is_leading and (sets_size or any(leaf.code in MISSING for leaf in inner)):
+            end = number + 1
+        elif not is_leading and sets_size and not is_sized and not end and isinstance(t, Geometry | Container):
+            end, is_sized = number + 1, True
+    return end
