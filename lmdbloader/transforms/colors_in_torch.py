@@ -68,25 +68,26 @@ def _words(images: Tensor) -> Tensor:
 
 def _jittered(pixels: Tensor, numbers: F64) -> Tensor:
     """Change brightness, contrast, saturation and hue; samples whose hue changes later come first."""
-    top, is_color, is_policy = torch.iinfo(pixels.dtype).max, pixels.shape[1] == 3, bool(numbers[0, op.COLOR_ORDER] < 0)
-    steps = _STEPS[numbers[:, op.COLOR_ORDER].astype(np.int64) // 4].T
-    factors = numbers[np.arange(len(numbers)), op.COLOR_FACTORS + steps].astype(float if is_policy else np.float32)
+    top, is_color, count = torch.iinfo(pixels.dtype).max, pixels.shape[1] == 3, np.arange(len(numbers))
+    order, has_hue = numbers[:, op.COLOR_ORDER].astype(np.int64), is_color and numbers[:, op.COLOR_HUE].any()
+    places, steps, is_policy = np.where(has_hue, order % 4, 3), _STEPS[order // 4].T, bool(order[0] < 0)
+    # Changes by 1 go between those before that of the hue and those after it: there are fewer calls then.
+    ranks = np.where(numbers[count, op.COLOR_FACTORS + steps] == 1, 1, 2 * (np.arange(3)[:, None] >= places))
+    steps = np.take_along_axis(steps, np.argsort(ranks, 0, kind="stable"), 0)
+    factors = numbers[count, op.COLOR_FACTORS + steps].astype(float if is_policy else np.float32)
     factors[(steps == _SATURATION) & (not is_color)] = 1
     of_grey, of_mean = ((1 - factors) * (steps == step) for step in (_SATURATION, _CONTRAST))
     threshold = np.where(numbers[:, op.COLOR_THRESHOLD] < 0, 65536, np.ceil(numbers[:, op.COLOR_THRESHOLD]))
     table = _columns(pixels, *factors, *of_grey, *of_mean, numbers[:, op.COLOR_HUE], threshold)
     values, shares = pixels.float(), _on(pixels, _GREY)
-    has_hue = is_color and (numbers[:, op.COLOR_HUE] != 0).any()
-    # How many samples have more than k other changes before that of the hue.
-    later = [((numbers[:, op.COLOR_ORDER] % 4 > k) | (not has_hue)).sum() for k in range(3)]
-    for k in range(3):
-        if (factors[k, : later[k]] != 1).any():
-            _blend(values[: later[k]], table[k:9:3, : later[k]], shares, top, is_policy)
-    if has_hue:
-        _turn_hue(values, table[9], top)
-    for k in range(3):
-        if (factors[k, later[k] :] != 1).any():
-            _blend(values[later[k] :], table[k:9:3, later[k] :], shares, top, is_policy)
+    for is_after in (False, True):
+        if is_after and has_hue:
+            _turn_hue(values, table[9], top)
+        for k in range(3):
+            later = (places > k).sum()
+            some = slice(later, None) if is_after else slice(later)
+            if (factors[k, some] != 1).any():
+                _blend(values[some], table[k:9:3, some], shares, top, is_policy)
     if (threshold < 65536).any():
         values = torch.where(values >= table[10], top - values, values)
     return values.to(pixels.dtype)
@@ -98,10 +99,9 @@ def _blend(values: Tensor, factors: Tensor, shares: Tensor, top: int, rounds_onc
     if values.shape[1] == 3:
         parts = values * shares
         grey = (parts[:, :1] + parts[:, 1:2]).add_(parts[:, 2:]).trunc_()
-    mean = grey.sum((1, 2, 3), keepdim=True, dtype=torch.float64)
-    mean = mean / torch.full_like(mean, grey[0].numel())  # by a number of Python, it would be rounded twice
-    term = (grey.double() if rounds_once else grey) * factors[1]
-    values.mul_(factors[0]).add_(term.add_(mean.float() * factors[2])).clamp_(0, top).trunc_()
+    mean = grey.mean((1, 2, 3), keepdim=True, dtype=torch.float64).float()
+    term = ((grey.double() if rounds_once else grey) * factors[1]).add_(mean * factors[2])
+    values.mul_(factors[0]).add_(term).clamp_(0, top).trunc_()
 
 
 def _turn_hue(values: Tensor, turn: Tensor, top: int) -> None:
