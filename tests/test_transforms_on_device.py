@@ -194,7 +194,7 @@ IMAGES = torch.zeros(4, 3, 8, 8, dtype=torch.uint8)
         ([], IMAGES.int(), range(4), "int32"),
         ([], {"hr": IMAGES, "lr": IMAGES[:2]}, range(4), "'lr'"),
         ([], {"hr": IMAGES, "mask": IMAGES[:, 0].float()}, range(4), "'mask'"),
-        ([], {}, range(4), "no images"),
+        ([], {}, range(4), "0 samples"),
         ([], IMAGES.numpy(), range(4), "ndarray"),
     ],
 )
