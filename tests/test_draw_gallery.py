@@ -19,7 +19,7 @@ REFERENCE = ROOT / "docs" / "reference"
 PAGE = (REFERENCE / "transform-gallery.md").read_text("utf-8")
 SECTIONS = {text.partition("\n")[0]: text for text in re.split(r"(?m)^### ", PAGE)[1:]}
 # Bases that do nothing by themselves, a tuple of dtypes, and a mark of functions.
-SHOWN = sorted({*T.__all__} - {"DTYPES", "Geometry", "Transform", "thread_safe"})
+SHOWN = sorted({*T.__all__} - {"DTYPES", "Geometry", "Transform", "on_device", "thread_safe"})
 # In levels: a codec or a resampler of another version may round otherwise.
 NEAR = 1.0
 

@@ -116,9 +116,10 @@ def _coloring(drawn: F64, applied: npt.NDArray[np.bool_], dtype: torch.dtype) ->
     return lambda images, _: change_colors(images.view(dtype), drawn, applied).view(images.dtype)
 
 
-def _is_filled(g: I64) -> npt.NDArray[np.bool_]:
+def _is_filled(g: I64) -> Any:
     """Return whether parts of results are outside of their images."""
-    return np.any([g[op.TOP] > 0, g[op.LEFT] > 0, g[op.BOTTOM] < g[op.HEIGHT], g[op.RIGHT] < g[op.WIDTH]], axis=0)
+    high, wide = g[op.BOTTOM] < g[op.HEIGHT], g[op.RIGHT] < g[op.WIDTH]
+    return high | wide | (g[op.TOP] > 0) | (g[op.LEFT] > 0)
 
 
 def _windows(g: I64) -> I64:
@@ -242,14 +243,15 @@ def _summing(dim: int, length: int, out_size: int, cubic: bool, pack: Pack) -> S
 
     def resize(images: Tensor, sent: Sequence[Tensor]) -> Tensor:
         places, factors = (sent[number] for number in numbers)
-        is_float, k = images.is_floating_point(), 0
-        values, total = (images if is_float else images.view(torch.uint16)).float(), 0.0 if is_float else 0.5
+        values, k = (images if images.is_floating_point() else images.view(torch.uint16)).float(), 0
+        total = values.new_full((), 0.0 if images.is_floating_point() else 0.5)
         while k < count:
             end = k + _TAPS_AT_ONCE if count - k >= _TAPS_AT_ONCE else k + 1
             part = values.index_select(dim, places[k]) * factors[k]
             for j in range(k + 1, end):
                 part += values.index_select(dim, places[j]) * factors[j]
             total, k = part + total, end
+        is_float = images.is_floating_point()
         return total if is_float else total.clamp(0, 65535.25).to(torch.int32).to(torch.int16)
 
     return resize
