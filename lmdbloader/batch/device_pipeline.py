@@ -61,7 +61,7 @@ class DevicePipeline(Pipeline):
             lists = type(views)(*(view[:end] for view, end in zip(views, ends, strict=True)))
         options |= {"views": lists, "verify": verify, "kept": kept}
         try:
-            self.reading = Pipeline(reader, names, self.first, **options)
+            self._reading = Pipeline(reader, names, self.first, **options)
         except OptionError as error:
             if not keeps:
                 raise
@@ -69,8 +69,8 @@ class DevicePipeline(Pipeline):
                 f"{error} keep='device': images must have one size before the first random transform. Put "
                 "Resize((height, width)) first, or leave keep out."
             ) from error
-        self.outputs, self.results = self.reading.outputs, self.outputs
-        done = [end - begin for begin, end, _ in self.reading.program.views.tolist()]
+        self.outputs, self.results = self._reading.outputs, self.outputs
+        done = [end - begin for begin, end, _ in self._reading.program.views.tolist()]
         fields = [
             replace(field, size=output.shape[1:])
             for field, output in zip(self._image_fields, self.outputs, strict=False)
@@ -81,18 +81,19 @@ class DevicePipeline(Pipeline):
         )  # fmt: skip
 
     def stream(self) -> None:
-        self.reading.stream()
+        self._reading.stream()
 
     def scratch(self) -> Scratch:
-        return self.reading.scratch()
+        return self._reading.scratch()
 
     def read(
         self, rows: I64, samples: I64, epoch: int, out: I64, batch_size: int, scratch: Scratch, clock: Clock = NO_CLOCK
     ) -> None:
-        self.reading.read(rows, samples, epoch, out, batch_size, scratch, clock)
+        self._reading.read(rows, samples, epoch, out, batch_size, scratch, clock)
 
-    def not_kept(self, rows: I64) -> I64:
-        return self.reading.not_kept(rows)
+    @property
+    def reading(self) -> Pipeline:
+        return self._reading
 
     def carry_out(self, batch: Any, samples: I64, epoch: int) -> Any:
         """Return a batch after the transforms that were not carried out when it was read.

@@ -140,6 +140,7 @@ class Pipeline:
         rows: The rows of the index that may be read.
         seed: Of the random choices.
         memory_format: Of images.
+        kept: Decoded images in memory, or None.
     """
 
     def __init__(
@@ -195,7 +196,7 @@ class Pipeline:
         self.program = compile_program(transforms, self._image_fields, views)
         self._num_erasings = max((len(values.erased) for values in self.program.values), default=0)
         self._operations = (self.program.whole, self.program.real, self.program.views)
-        self.seed, self._verify, self._kept = check_seed(seed), verify, kept
+        self.seed, self._verify, self.kept = check_seed(seed), verify, kept
         self._seed = np.uint64(self.seed)
         self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
         self._file, self._most = reader.data_file.for_kernels(), np.zeros(4, np.int64)
@@ -329,6 +330,11 @@ class Pipeline:
         self._described[:, at.STREAMED] = 1
 
     @property
+    def reading(self) -> Pipeline:
+        """What reads the images: this pipeline."""
+        return self
+
+    @property
     def moves(self) -> bool:
         """Whether a transform moves pixels or changes the size."""
         return any(isinstance(t, Geometry) and t.moves for t in self.transforms)
@@ -400,11 +406,7 @@ class Pipeline:
             CorruptError: A payload is damaged; names the sample and its source.
         """
         self.reader.index.check(rows)
-        kept = None
-        if self._kept is not None:
-            jpeg_room = scratch.rooms[[at.ROOM_JPEG, at.ROOM_NBYTES + at.ROOM_JPEG]]
-            kept = self._kept.given(self.fields, rows, jpeg_room, self.program.resizes, clock)
-            scratch.set_given(kept)
+        kept = None if self.kept is None else self.kept.given(self, rows, scratch, clock)
         if not self._has_files or (kept is not None and kept[..., 1].all()):
             self._run(rows, samples, epoch, out, batch_size, scratch, clock)
             return
@@ -479,10 +481,6 @@ class Pipeline:
             self._operations, self._seed, 0, none, none, out, 1, scratch.rooms, scratch.resize, scratch.drawn,
             scratch.failed,
         )  # fmt: skip
-
-    def not_kept(self, rows: I64) -> I64:
-        """Return the rows, of some (n,), of which images are read from the file, and not from memory."""
-        return rows if self._kept is None else self._kept.not_kept(self.fields, rows, self.program.resizes)
 
     def _given(self, rows: I64, kept: I64 | None, clock: Clock) -> tuple[I64, list[npt.NDArray[Any]]]:
         """Return `given` of `assemble`, (n, fields, 2) int64, and the memory that it points to but for what is kept."""

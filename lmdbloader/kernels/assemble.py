@@ -18,7 +18,7 @@ from lmdbloader.kernels.decode import (
     is_jpeg,
 )
 from lmdbloader.kernels.jpeg.decode import decode_planes, stored_shape, want_nothing, want_pixels, write_window
-from lmdbloader.kernels.jpeg.kept import kept_orientation, use_planes
+from lmdbloader.kernels.jpeg.kept import use_planes
 from lmdbloader.kernels.jpeg.resize import want_resized, write_resized
 from lmdbloader.kernels.resize.antialias import has_scratch, resize_window
 from lmdbloader.kernels.runtime.compile import kernel
@@ -280,7 +280,7 @@ def _read_jpeg(file, payload, verify, image, f, described, affine, geometry, col
         if status:
             return status
     else:
-        source, orientation = np.uint64(at), kept_orientation(np.uint64(at))
+        source, orientation = np.uint64(at), i64_at(at, 2)[1]
     work, num_views, num_fields = np.uint64(rooms[col.ROOM_JPEG]), geometry.shape[0], geometry.shape[1]
     begin, step = np.int64(0), _at_once(geometry, f, np.int64(_OPENING))
     while begin < num_views:
@@ -391,9 +391,8 @@ def _read_image(file, i, columns, verify, given, f, described, affine, geometry,
         return num.CHANGED
     if np.float64(height) * width * (channels * itemsize) != raw or raw == 0:
         return num.CHANGED
-    if given[1] == col.KEPT:
-        begins, pixels_nbytes = given[0] + np.int64(col.KEPT_AT), i64_at(given[0], 1)[0]
-        given = (begins, pixels_nbytes) if pixels_nbytes else (given[0], np.int64(col.KEPT))
+    if given[1] == col.KEPT and i64_at(given[0], 1)[0]:
+        given = given[0] + np.int64(col.KEPT_AT), i64_at(given[0], 1)[0]
     if given[1] == col.KEPT:  # planes of a JPEG
         at, nbytes, checksum, codec = given[0], np.int64(0), np.uint64(0), np.uint8(num.CODEC_JPEG)
     elif given[1] < 0:  # a JPEG in memory

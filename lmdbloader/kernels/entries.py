@@ -58,8 +58,9 @@ inflate_room = Entry("inflate.inflate_room() -> i64, i64")
 unfilter_png = Entry("png.unfilter(raw: u8[:,:], zeros: u8[:], out: u8[:,:], step: i64) -> i64")
 
 jpeg_room = Entry("jpeg.workspace.jpeg_room(nbytes: i64, height: i64, width: i64) -> i64")
-decode_whole = Entry("jpeg.kept.decode_whole(payload: u64, nbytes: i64, image: (i64, i64, i64), work: u64) -> i64")
-keep_planes = Entry("jpeg.kept.keep_planes(payload: u64, nbytes: i64, work: u64, block: u64)")
+keep_jpeg = Entry(
+    "jpeg.kept.keep_jpeg(payload: u64, nbytes: i64, image: (i64, i64, i64), work: u64, block: u64) -> i64"
+)
 count_entries = Entry("jpeg.seek.count_entries(data: u8[:], work: u64) -> i64, i64")
 count_blocks = Entry("jpeg.seek.count_blocks(work: u64) -> i64")
 scan = Entry(

@@ -163,8 +163,8 @@ class EpochReadahead:
     def _rows_of(self, draws: I64) -> I64:
         """Return the rows of draws (n,), each once: windows share frames."""
         rows = self._batcher.rows_of(draws, self._epoch)
-        rows = rows if self._batcher.frames == 1 else np.unique(rows)
-        return self._batcher.pipeline.not_kept(rows) if self._only_images else rows
+        rows, pipeline = rows if self._batcher.frames == 1 else np.unique(rows), self._batcher.pipeline.reading
+        return pipeline.kept.not_kept(pipeline, rows) if pipeline.kept and self._only_images else rows
 
     def _rows(self, first: int, end: int, *, few: bool = False) -> I64:
         """Return the rows of batches first ... end - 1, or a few that are evenly spread."""

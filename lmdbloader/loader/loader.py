@@ -362,11 +362,9 @@ class Loader(DataLoader[Any]):
             with_resolution(self.transforms, full)
         self._kept: Kept | None = None
         if keep is not None or keep_fraction != 0.5:
-            from lmdbloader.batch.kept import Kept, check_keep
+            from lmdbloader.batch.kept import kept_in
 
-            check_keep(keep, keep_fraction)
-            rows = self._read_from.stored_rows
-            self._kept = Kept(self._read_from.reader, rows, keep_fraction, verify=verify) if keep == "memory" else None
+            self._kept = kept_in(keep, self._read_from, keep_fraction, verify=verify)
         self._device_images: DeviceImages | None = None
         self._stopwatch = Stopwatch()
         self._layout = Layout(num_samples_in, partial(_extents, self._read_from, clips))
@@ -374,8 +372,7 @@ class Loader(DataLoader[Any]):
         self._batcher, self._plan, self._batcher_of = self._open(self.transforms, self._batcher_seed)
         if keep is not None and not self._batcher.pipeline.fields:
             raise OptionError(
-                f"keep={keep!r}: images are kept that have one size or are transformed by compiled code, and there are "
-                f"none in {dataset.path}. Leave keep out."
+                f"keep={keep!r}: no images of {dataset.path} are of one size or transformed. Leave it out."
             )
         if resolution is not None:  # a size that does not suit is an error now, and not after many epochs
             for size in {resolution.size_at(epoch, full) for epoch in range(resolution.num_epochs)} - {full}:
