@@ -128,18 +128,16 @@ class Kept:
         return pixels
 
     def _room(self, table: I64, row: int, nbytes: int) -> npt.NDArray[np.uint8] | None:
-        """Return memory for a row's image; None if there is none left, no bytes are needed, or another thread has it."""
+        """Return memory for a row's image; None if there is none left, none is needed, or another thread has it."""
         with self._locks.setdefault(os.getpid(), threading.Lock()):
             if self._memory is None:
-                ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")  # of torchrun
-                budget = int((system.free_memory() or 0) * self._fraction) // max(
-                    int(ranks) if ranks.isdecimal() else 1, 1
-                )
-                self._memory = np.empty(budget, np.uint8)
+                ranks = os.environ.get("LOCAL_WORLD_SIZE", "")  # of torchrun
+                budget = int((system.free_memory() or 0) * self._fraction)
+                self._memory = np.empty(budget // max(int(ranks) if ranks.isdecimal() else 1, 1), np.uint8)
             start = self._used + -(self._memory.ctypes.data + self._used) % _ALIGNMENT
             if self._is_full or table[row] != _NEW:
                 return None
-            self._is_full = start + nbytes > len(self._memory)
+            self._is_full = nbytes > 0 and start + nbytes > len(self._memory)
             if not self._is_full:
                 table[row], self._num_seen = _NOT_KEPT, self._num_seen + 1
             if nbytes and not self._is_full:

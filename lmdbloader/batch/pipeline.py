@@ -29,7 +29,6 @@ from lmdbloader.transforms.compilation import UNSUITED, compile_program
 from lmdbloader.transforms.values import ImageField, Values
 
 if TYPE_CHECKING:
-    from lmdbloader.batch.kept import Kept
     from lmdbloader.transforms.views import Views
 
 I64 = npt.NDArray[np.int64]
@@ -140,7 +139,7 @@ class Pipeline:
         rows: The rows of the index that may be read.
         seed: Of the random choices.
         memory_format: Of images.
-        kept: Decoded images in memory, or None.
+        kept: With decoded images in memory, or None.
     """
 
     def __init__(
@@ -156,7 +155,7 @@ class Pipeline:
         channels_last: bool = False,
         as_planes: bool = False,
         verify: bool = True,
-        kept: Kept | None = None,
+        kept: Any = None,
     ) -> None:
         """Check that the transforms suit every image, and compile them.
 
@@ -171,7 +170,7 @@ class Pipeline:
             channels_last: Whether images of finished batches are (H, W, C) in memory.
             as_planes: Whether a later step does this, and needs (C, H, W).
             verify: Whether to verify checksums.
-            kept: Decoded images in memory.
+            kept: The `Kept` with decoded images in memory, or None.
 
         Raises:
             OptionError: A transform does not suit a field, or images would come out in different shapes.
