@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, pairwise
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +14,6 @@ import torch
 
 from lmdbloader.base.arguments import whole
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
-from lmdbloader.base.system import clock_ns
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels import assemble_columns as at
 from lmdbloader.kernels import entries
@@ -37,8 +36,6 @@ _BITS = {dtype: bits for bits, dtype in _DTYPES.items()}
 # Bytes of a pixel between stages, at least: three channels of 16 bits.
 _LEAST_PIXEL_NBYTES = 6
 _ALIGNMENT = 64
-# Of images that Python decodes, so many bytes of pixels are held at a time.
-_GIVEN_NBYTES = 4 * 2**20
 
 
 def check_seed(seed: Any) -> int:
@@ -195,7 +192,7 @@ class Pipeline:
         self.program = compile_program(transforms, self._image_fields, views)
         self._num_erasings = max((len(values.erased) for values in self.program.values), default=0)
         self._operations = (self.program.whole, self.program.real, self.program.views)
-        self.seed, self._verify, self.kept = check_seed(seed), verify, kept
+        self.seed, self.verify, self.kept = check_seed(seed), verify, kept
         self._seed = np.uint64(self.seed)
         self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
         self._file, self._most = reader.data_file.for_kernels(), np.zeros(4, np.int64)
@@ -407,22 +404,13 @@ class Pipeline:
         self.reader.index.check(rows)
         kept = None if self.kept is None else self.kept.given(self, rows, scratch, clock)
         if not self._has_files or (kept is not None and kept[..., 1].all()):
-            self._run(rows, samples, epoch, out, batch_size, scratch, clock)
-            return
-        # A few at a time, so that what Python decodes takes little memory, and stays in the processor's caches.
-        places = np.arange(len(rows))
-        each = out[places // batch_size] + (places % batch_size)[:, None] * np.array([o.nbytes for o in self.outputs])
-        nbytes = sum(columns[at.RAW_NBYTES][rows].astype(np.int64) for columns in self._columns)
-        bounds = np.flatnonzero(np.diff(np.cumsum(nbytes) // _GIVEN_NBYTES, prepend=-1)).tolist()
-        for first, end in pairwise([*bounds, len(rows)]):
-            began = clock_ns()
-            given, _alive = self._given(rows[first:end], None if kept is None else kept[first:end], clock)
-            scratch.set_given(given)
-            given_ns = clock_ns() - began
-            self._run(rows[first:end], samples[first:end], epoch, each[first:end], 1, scratch, clock)
-            self.reader.took(end - first, given_ns, clock_ns() - began)
+            self.run(rows, samples, epoch, out, batch_size, scratch, clock)
+        else:
+            from lmdbloader.batch.decoded import read_decoded
 
-    def _run(
+            read_decoded(self, kept, (rows, samples, epoch, out, batch_size, scratch, clock))
+
+    def run(
         self, rows: I64, samples: I64, epoch: int, out: I64, batch_size: int, scratch: Scratch, clock: Clock
     ) -> None:
         """Make the call; see `read`."""
@@ -443,29 +431,6 @@ class Pipeline:
         if status:
             raise self._error(status, int(rows[failed[at.FAILED_ROW]]), int(failed[at.FAILED_FIELD]))
 
-    def move(
-        self, rows: I64, samples: I64, epoch: int, view: int, image: int, counts: I64, places: npt.NDArray[Any]
-    ) -> None:
-        """Move points or boxes in an image of each sample to where the transforms move them.
-
-        Args:
-            rows, samples, epoch: As for `read`.
-            view: The number of the view.
-            image: The number of the image's field.
-            counts: (n,) the places of each sample.
-            places: (places, 2) float64 points, or (places, 4) boxes, which are replaced.
-        """
-        self.reader.index.check(rows)
-        drawn = self._drawn(self._most.copy())
-        drawn[0][..., opcodes.MASK] = 1
-        line = np.empty(self._resize_items()[2] if self._elastic_side() else 0, np.float32)
-        status = entries.trace(
-            self._addresses, self._operations, view, self._seed, epoch, rows, samples, drawn, image, counts, places,
-            line,
-        )  # fmt: skip
-        if status:
-            raise self._error(status, int(rows[0]), 0)
-
     def _elastic_side(self) -> int:
         """Return the side of the largest kernel that smooths an elastic warp, 0 without one."""
         sigmas = self.program.real[self.program.whole[:, opcodes.OP_CODE] == opcodes.ELASTIC, opcodes.ELASTIC_SIGMA :]
@@ -476,22 +441,10 @@ class Pipeline:
         none, num_fields = np.zeros(0, np.int64), len(self.fields)
         given, out = np.zeros((0, num_fields, 2), np.int64), np.zeros((0, len(self.outputs)), np.int64)
         return entries.assemble.prepare(
-            (*self._file, 0), self._verify, self._addresses, given, self._described, self._affine, self._erased,
+            (*self._file, 0), self.verify, self._addresses, given, self._described, self._affine, self._erased,
             self._operations, self._seed, 0, none, none, out, 1, scratch.rooms, scratch.resize, scratch.drawn,
             scratch.failed,
         )  # fmt: skip
-
-    def _given(self, rows: I64, kept: I64 | None, clock: Clock) -> tuple[I64, list[npt.NDArray[Any]]]:
-        """Return `given` of `assemble`, (n, fields, 2) int64, and the memory that it points to but for what is kept."""
-        pixels: list[npt.NDArray[Any]] = []
-        given = np.zeros((len(rows), len(self.fields), 2), np.int64) if kept is None else kept.copy()
-        for f in range(len(self.fields)):
-            codecs = self._columns[f][at.CODEC][rows]
-            for j in np.flatnonzero(self.reader.decodes_in_python(codecs) & (given[:, f, 1] == 0)).tolist():
-                found = self.reader.read_given(self.fields[f], int(rows[j]), verify=self._verify, clock=clock)
-                pixels.append(found)
-                given[j, f] = found.ctypes.data, found.nbytes if found.ndim == 3 else -found.nbytes
-        return given, pixels
 
     def _error(self, status: int, row: int, f: int) -> Exception:
         if status not in UNSUITED:

@@ -14,6 +14,8 @@ from lmdbloader.batch.pipeline import Pipeline
 from lmdbloader.errors import CorruptError, OptionError
 from lmdbloader.fields import named_places
 from lmdbloader.format.layout import Field, image_of
+from lmdbloader.kernels import entries
+from lmdbloader.kernels.transform import opcodes
 from lmdbloader.transforms import Geometry
 
 I64 = npt.NDArray[np.int64]
@@ -125,7 +127,16 @@ def moved(
     flat = [value.numpy().reshape(-1, sides) for value in values]
     counts = np.array([len(each) for each in flat], np.int64)
     places = np.concatenate([*flat, np.empty((0, sides))], dtype=np.float64)
-    pipeline.move(rows, samples, epoch, view, image, counts, places)
+    pipeline.reader.index.check(rows)
+    drawn = pipeline._drawn(pipeline._most.copy())
+    drawn[0][..., opcodes.MASK] = 1
+    line = np.empty(pipeline._resize_items()[2] if pipeline._elastic_side() else 0, np.float32)
+    status = entries.trace(
+        pipeline._addresses, pipeline._operations, view, pipeline._seed, epoch, rows, samples, drawn, image, counts,
+        places, line,
+    )  # fmt: skip
+    if status:
+        raise pipeline._error(status, int(rows[0]), 0)
     found = np.split(places.astype(np.float32), np.cumsum(counts)[:-1])
     return [
         torch.from_numpy(each).to(value.dtype).reshape(value.shape) for each, value in zip(found, values, strict=True)

@@ -24,8 +24,7 @@ ROOM_STORED, ROOM_TILE, ROOM_PIXELS, ROOM_FIRST, ROOM_SECOND, ROOM_JPEG, ROOM_NB
 FAILED_ROW, FAILED_FIELD = range(2)
 
 # In place of bytes: `given` is the address of a block with a decoded image; and where its pixels or planes begin.
-KEPT = -(2**40)
-KEPT_AT = 1024
+KEPT, KEPT_AT = -(2**40), 1024
 
 # What `draw` raises: the most pixels, height and width of an image on the way, and pixels between the two directions
 # of a resize.
