@@ -47,6 +47,12 @@ class Stream:
         """Have later operations wait for an event."""
         self.enqueue(event.synchronize)
 
+    def wait_stream(self, other: Stream) -> None:
+        """Have later operations wait for all that another stream has now."""
+        event = Event()
+        event.record(other)
+        self.wait_event(event)
+
     def synchronize(self) -> None:
         """Do everything."""
         self.run_to(self.num_enqueued)
@@ -217,6 +223,7 @@ def late_cuda(seed: int = 0, most_lag: int = 12) -> Iterator[LateCuda]:
 
     def empty(*shape: Any, pin_memory: bool = False, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
         if not pin_memory:
+            options = {} if "cuda" in str(options.get("device")) else options
             return plain_empty(*shape, dtype=dtype, **options)
         sizes = shape if isinstance(shape[0], int) else tuple(shape[0])
         return cuda.host.empty(sizes, dtype or torch.get_default_dtype())
@@ -234,6 +241,7 @@ def late_cuda(seed: int = 0, most_lag: int = 12) -> Iterator[LateCuda]:
         "is_available": lambda: True, "device_count": lambda: 2, "current_device": lambda: 0,
         "Stream": cuda.new_stream, "Event": Event, "stream": cuda.on_stream,
         "current_stream": lambda device=None: cuda.current, "synchronize": cuda.synchronize,
+        "mem_get_info": lambda device=None: (2**30, 2**31),
     }  # fmt: skip
     with ExitStack() as patches:
         for name, value in instead.items():
