@@ -94,9 +94,9 @@ class DevicePipeline(Pipeline):
             for number in left.intersection(numbers) if transform.resizes else ():
                 if named := [f for f in jpegs if self.program.whole[number, opcodes.OP_FIELDS] >> f & 1]:
                     raise OptionError(
-                        f"{transform}: the device would resize the decoded pixels of {self.fields[named[0]]!r}. The CPU "
-                        "resizes JPEGs while it decodes them, and the results differ by some levels. Put it first, with "
-                        "on='device', or convert the images with --codec lz4."
+                        f"{transform}: the device would resize the decoded pixels of {self.fields[named[0]]!r}. The "
+                        "CPU resizes JPEGs while it decodes them, and the results differ by some levels. Put it first, "
+                        "with on='device', or convert the images with --codec lz4."
                     )
 
     def stream(self) -> None:
