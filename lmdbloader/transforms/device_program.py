@@ -161,6 +161,7 @@ def on_device(
         OptionError: The images or the numbers have a wrong type, shape or range; or a transform does not suit them, or
             is not available.
 
+    >>> from lmdbloader.transforms import RandomCrop
     >>> images = torch.zeros(8, 3, 32, 32, dtype=torch.uint8)
     >>> on_device([RandomCrop(24)], images, range(8), seed=0, epoch=0).shape
     torch.Size([8, 3, 24, 24])
@@ -174,16 +175,16 @@ def on_device(
             raise OptionError(f"on_device: {t} is for whole batches. Leave it out, and write afterwards: {line}")
         if not isinstance(t, Transform):
             raise OptionError(f"on_device: {described(t)} is not compiled. Leave it out, and call it afterwards.")
-    first = next(iter(tensors.values()), None)
+    first: Any = next(iter(tensors.values()), ())
     for name, t in tensors.items():
         is_batch = isinstance(t, Tensor) and t.ndim in (3, 4) and t.dtype in _DTYPES[: 2 * t.ndim - 4] and t.numel()
-        if not is_batch or (len(t), t.device) != (len(tensors[next(iter(tensors))]), first.device):
+        if not is_batch or (len(t), t.device) != (len(first), first.device):
             found = f"{tuple(t.shape)} of {t.dtype} on {t.device}" if isinstance(t, Tensor) else f"a {type(t).__name__}"
             raise OptionError(
                 f"on_device: {name!r} is {found}; expected images (B, C, H, W) of uint8, uint16, float16 or float32, "
                 "or masks (B, H, W) of uint8 or uint16, all of as many samples and on one device"
             )
-    numbers = sample_numbers(samples, len(first) if first is not None else 0, "on_device")
+    numbers = sample_numbers(samples, len(first), "on_device")
     fields = tuple(
         ImageField(name, 1 if t.ndim == 3 else t.shape[1], t.dtype, t.ndim == 3, tuple(t.shape[-2:]))
         for name, t in tensors.items()

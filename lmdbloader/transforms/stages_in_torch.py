@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.transform import opcodes as op
+from lmdbloader.transforms.colors_in_torch import change_colors
 from lmdbloader.transforms.values import Values
 
 I64 = npt.NDArray[np.int64]
@@ -111,8 +112,6 @@ def _groups_of(geometry: I64, dtype: torch.dtype) -> I64:
 
 
 def _coloring(drawn: F64, applied: npt.NDArray[np.bool_], dtype: torch.dtype) -> Step:
-    from lmdbloader.transforms.colors_in_torch import change_colors
-
     return lambda images, _: change_colors(images.view(dtype), drawn, applied).view(images.dtype)
 
 
@@ -136,12 +135,8 @@ def _placing(g: I64, size: tuple[int, ...], new: tuple[int, ...], pack: Pack) ->
     used = g[[*range(op.TRANSPOSED, op.CLOSING), *range(op.FILL, op.NUM_GEOMETRY)]]
     g = g[:, :1] if (used == used[:, :1]).all() else g
     is_filled, (row, column) = bool(_is_filled(g).any()), g[[op.ROW, op.COLUMN], 0].tolist()
-    plain = 0, 1, 1, *new
-    if (
-        g.shape[1] == 1
-        and not is_filled
-        and (g[[op.TRANSPOSED, op.DOWN, op.ACROSS, op.HEIGHT, op.WIDTH], 0] == plain).all()
-    ):
+    turns = g[[op.TRANSPOSED, op.DOWN, op.ACROSS, op.HEIGHT, op.WIDTH], 0].tolist() != [0, 1, 1, *new]
+    if g.shape[1] == 1 and not (is_filled or turns):
         return [] if new == size else [lambda images, _: images[:, :, row : row + new[0], column : column + new[1]]]
     down, across = g[op.DOWN] * size[1], g[op.ACROSS]
     down, across = np.where(g[op.TRANSPOSED], (across, down), (down, across))
@@ -229,29 +224,23 @@ def _resizing_words(windows: I64, size: tuple[int, ...], new: tuple[int, ...], c
     g = np.zeros((op.NUM_GEOMETRY, len(windows)), np.int64)
     g[[op.DOWN, op.ACROSS]], g[op.ROW], g[op.COLUMN] = 1, windows[:, 0], windows[:, 2]
     g[[op.HEIGHT, op.BOTTOM]], g[[op.WIDTH, op.RIGHT]] = height, width
-    return [
-        *_placing(g, size, (height, width), pack),
-        _summing(3, width, new[1], cubic, pack),
-        _summing(2, height, new[0], cubic, pack),
-    ]
+    steps = _placing(g, size, (height, width), pack)
+    for dim, length, out_size in ((3, width, new[1]), (2, height, new[0])):
+        starts, weights, _ = _weigh(np.array([length]), out_size, cubic, 1)
+        places = starts + np.arange(weights.shape[1])[:, None]
+        steps.append(_summing(dim, pack.add(places), pack.add(weights[0] if dim == 3 else weights[0, :, :, None])))
+    return steps
 
 
-def _summing(dim: int, length: int, out_size: int, cubic: bool, pack: Pack) -> Step:
-    starts, weights, _ = _weigh(np.array([length]), out_size, cubic, 1)
-    count = weights.shape[1]
-    numbers = pack.add(starts + np.arange(count)[:, None]), pack.add(weights[0] if dim == 3 else weights[0, :, :, None])
-
+def _summing(dim: int, places: int, weights: int) -> Step:
     def resize(images: Tensor, sent: Sequence[Tensor]) -> Tensor:
-        places, factors = (sent[number] for number in numbers)
-        values, k = (images if images.is_floating_point() else images.view(torch.uint16)).float(), 0
-        total = values.new_full((), 0.0 if images.is_floating_point() else 0.5)
-        while k < count:
-            end = k + _TAPS_AT_ONCE if count - k >= _TAPS_AT_ONCE else k + 1
-            part = values.index_select(dim, places[k]) * factors[k]
-            for j in range(k + 1, end):
-                part += values.index_select(dim, places[j]) * factors[j]
-            total, k = part + total, end
-        is_float = images.is_floating_point()
+        is_float, k, taps = images.is_floating_point(), 0, list(zip(sent[places], sent[weights], strict=True))
+        values = (images if is_float else images.view(torch.uint16)).float()
+        total = values.new_full((), 0.0 if is_float else 0.5)
+        while k < len(taps):
+            end = k + _TAPS_AT_ONCE if len(taps) - k >= _TAPS_AT_ONCE else k + 1
+            parts = [values.index_select(dim, place) * weight for place, weight in taps[k:end]]
+            total, k = sum(parts[1:], parts[0]) + total, end
         return total if is_float else total.clamp(0, 65535.25).to(torch.int32).to(torch.int16)
 
     return resize
