@@ -14,7 +14,6 @@ from torch.nn import functional
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.degrade import jpeg_tables, steps
-from lmdbloader.transforms.functions import sample_numbers
 
 F64 = npt.NDArray[np.float64]
 _PEAKS = {torch.uint8: 255, torch.uint16: 65535, torch.float32: 255}
@@ -37,6 +36,19 @@ _WHOLE_DCT = np.hstack([_HALF_ROWS, _HALF_ROWS[:, ::-1] * np.array([1, -1] * 4)[
 _TABLES = np.stack([jpeg_tables.LUMINANCE, jpeg_tables.COLOR]).reshape(2, 8, 8)
 # libjpeg's blue and red chroma in RGB, in 65536ths.
 _TO_RGB_BITS = np.array([[0, 91881], [-22554, -46802], [116130, 0]], float)
+
+
+def sample_numbers(samples: Any, count: int, where: str) -> npt.NDArray[np.int64]:
+    """Return the numbers (count,) of the samples of a batch; `where` is the call, for errors.
+
+    Raises:
+        OptionError: They have a wrong type, shape or range.
+    """
+    numbers = samples.cpu().numpy() if isinstance(samples, Tensor) else np.asarray(samples)
+    if numbers.dtype.kind not in "iu" or numbers.shape != (count,) or numbers.min() < 0:
+        shown = f"{numbers.dtype} {numbers.shape}"
+        raise OptionError(f"{where}: samples is {shown}; expected the number of each of the {count} samples")
+    return numbers.astype(np.int64)
 
 
 def numbers_of(samples: Any, hr: Any, scale: int, where: str) -> npt.NDArray[np.int64]:

@@ -17,7 +17,8 @@ from lmdbloader.kernels import entries
 from lmdbloader.kernels.transform import opcodes as op
 from lmdbloader.transforms.base import SeveralViews, Transform
 from lmdbloader.transforms.compilation import UNSUITED, Program, compile_program
-from lmdbloader.transforms.functions import BatchFunction, described, sample_numbers
+from lmdbloader.transforms.degradation_in_torch import sample_numbers
+from lmdbloader.transforms.functions import BatchFunction, described
 from lmdbloader.transforms.stages_in_torch import Pack, Step, carried, plan_stages, plan_values
 from lmdbloader.transforms.values import ImageField
 

@@ -74,19 +74,6 @@ class WithIndices:
         raise OptionError("WithIndices: only a Loader has sample numbers. Give it to Loader(..., transforms=[...]).")
 
 
-def sample_numbers(samples: Any, count: int, where: str) -> npt.NDArray[np.int64]:
-    """Return the numbers (count,) of the samples of a batch; `where` is the call, for errors.
-
-    Raises:
-        OptionError: They have a wrong type, shape or range.
-    """
-    numbers = samples.cpu().numpy() if isinstance(samples, torch.Tensor) else np.asarray(samples)
-    if numbers.dtype.kind not in "iu" or numbers.shape != (count,) or numbers.min() < 0:
-        shown = f"{numbers.dtype} {numbers.shape}"
-        raise OptionError(f"{where}: samples is {shown}; expected the number of each of the {count} samples")
-    return numbers.astype(np.int64)
-
-
 def is_compiled(function: object) -> bool:
     """Return whether a function is compiled code: a CompiledFunction or a Degradation."""
     return isinstance(function, BatchFunction) and function.is_compiled
