@@ -78,6 +78,7 @@ BENCHMARKS = {
     "degradations.py": (3, ["real_esrgan", "neosr", "bsrgan", "bsrgan_plus", "trainner_redux", "first_order"], 0),
     "gil.py": (1, ["4", "4", "4", "16", "16", "16"], 0),
     "images.py --sections speed disk": (2, IMAGES * 2, 0),
+    "keep.py": (3, ["JPEG", "JPEG, kept", "raw pixels", "raw pixels, not verified"], 0),
     "loader.py --sections pairs orders": (2, ORDERS[::-1], 1),
     "many_samples.py": (3, ORDERS, 0),
     "overhead.py": (3, ["1", "10", "100"], 0),

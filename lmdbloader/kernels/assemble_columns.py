@@ -23,8 +23,8 @@ ROOM_STORED, ROOM_TILE, ROOM_PIXELS, ROOM_FIRST, ROOM_SECOND, ROOM_JPEG, ROOM_NB
 # The first failure: its position in the rows, and the field.
 FAILED_ROW, FAILED_FIELD = range(2)
 
-# In place of bytes: `given` is the address of a block with a decoded image; and where its pixels or planes begin.
-KEPT, KEPT_AT = -(2**40), 1024
+# In place of bytes: `given` is the address of a block with a decoded image; and where its pixels begin.
+KEPT, KEPT_AT = -(2**40), 64
 
 # What `draw` raises: the most pixels, height and width of an image on the way, and pixels between the two directions
 # of a resize.

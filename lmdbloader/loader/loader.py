@@ -234,9 +234,8 @@ class Loader(DataLoader[Any]):
             resolution: A schedule of sizes, from small ones to that of the transforms; see `set_resolution`.
             keep: "device" copies all images to the device once, during the first epoch, and transforms them there, as
                 on="device" does; images must have one size before the first random transform. "memory" keeps decoded
-                copies of JPEGs and other compressed images in the computer's memory, as many as fit, so that they are
-                decoded once; batches are the same bit for bit. A JPEG takes 1.5 to 3 bytes a pixel, up to 4 if
-                transforms resize; other images take the bytes of their pixels.
+                copies of JPEGs and other compressed images in the computer's memory, each decoded whole at its first
+                read, as many as fit; batches are the same bit for bit. See the page on loading.
             keep_fraction: The share of the memory that is free at the first batch, of the device or of the computer, to
                 use for that: above 0 and at most 0.95. Processes of torchrun on one machine divide the computer's, as
                 each has copies of its own.

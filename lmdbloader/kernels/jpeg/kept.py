@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from lmdbloader.kernels.assemble_columns import KEPT_AT
 from lmdbloader.kernels.jpeg import head as facts
 from lmdbloader.kernels.jpeg import workspace as space
 from lmdbloader.kernels.jpeg.decode import decode_planes, stored_shape, want, want_nothing
@@ -19,6 +18,7 @@ from lmdbloader.kernels.runtime.symbols import memcpy
 
 _HEAD = 2
 _SCALES = _HEAD + facts.HEAD_WORDS
+_PLANES_AT = (8 * (_SCALES + space.FREE) + 63) // 64 * 64
 # Vectors may be read past the end of the last plane.
 _SLACK = 64
 
@@ -50,7 +50,7 @@ def keep_jpeg(payload, nbytes, image, work, block):
         words[0], words[1] = 0, orientation
         for k in range(facts.HEAD_WORDS):
             words[_HEAD + k] = head[k]
-    at, color_at, color_size = np.int64(KEPT_AT), np.int64(0), np.int64(0)
+    at, color_at, color_size = np.int64(_PLANES_AT), np.int64(0), np.int64(0)
     for exponent in range(space.NUM_SCALES):
         s = space.SCALE_WORDS * exponent
         plane, row, plane_at = scales[s + space.PLANE], scales[s + space.ROW], at
