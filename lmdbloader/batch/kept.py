@@ -66,7 +66,7 @@ class Kept:
         """Return `given` of `assemble` for what is kept of rows (n,), new images too, and set it for the call."""
         given = np.zeros((len(rows), len(pipeline.fields), 2), np.int64)
         for f, (name, table) in enumerate([*self._tables_of(pipeline)]):
-            for row in () if self._is_full else rows[table[rows] == _NEW].tolist():
+            for row in () if self._is_full else dict.fromkeys(rows[table[rows] == _NEW].tolist()):
                 self._keep(name, row, table, scratch if pipeline.program.resizes else None, clock)
             np.maximum(table[rows], 0, out=given[:, f, 0])
         given[..., 1] = np.where(given[..., 0], at.KEPT, 0)
