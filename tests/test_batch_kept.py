@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import pickle
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
-from skimage import data as photographs
+from test_batch_pipeline_files import COUNT, SOURCES, write_folder
 from transform_lists import lists_of_transforms
 
 import lmdbloader
@@ -26,34 +26,11 @@ from lmdbloader.errors import CorruptError, OptionError
 from lmdbloader.kernels import entries
 from lmdbloader.store import Readahead
 
-SOURCES = [photographs.astronaut(), photographs.coffee(), photographs.chelsea(), photographs.camera()]
-COUNT, CROPPED = 24, (40, 36)
+CROPPED = (40, 36)
 NAMES = ("files", "original", "recoded", "png")
 CROPS = [T.RandomCrop(40), T.RandomDihedral()]
-RESIZES = [
-    T.RandomResizedCrop(CROPPED, scale=(0.05, 1)),
-    T.RandomHorizontalFlip(),
-    T.ToDtype(torch.float32, scale=True),
-]
+RESIZES = [T.RandomResizedCrop(CROPPED, (0.05, 1)), T.RandomHorizontalFlip(), T.ToDtype(torch.float32, scale=True)]
 VIEWS = T.Views([T.RandomResizedCrop(32)], [T.RandomCrop(24), T.GaussianBlur(3)], [T.RandomResizedCrop(12)])
-
-
-def write_folder(folder: Path) -> None:
-    """Write photographs of many sizes: JPEGs of all samplings and orientations, grey, progressive, and PNGs."""
-    rng = np.random.default_rng(0)
-    for i in range(COUNT):
-        source = SOURCES[i % 4]
-        height, width = (int(rng.integers(60, 330)) for _ in range(2))
-        top, left = (int(rng.integers(source.shape[k] - side + 1)) for k, side in enumerate((height, width)))
-        image = Image.fromarray(np.ascontiguousarray(source[top : top + height, left : left + width]))
-        options: dict[str, Any] = {"quality": int(rng.integers(70, 96)), "exif": Image.Exif()}
-        options["exif"][0x0112] = i % 8 + 1
-        if image.mode == "RGB":
-            options["subsampling"] = i % 3
-        if i % 7 == 6:
-            image.save(folder / f"{i:02}.png")
-        else:
-            image.save(folder / f"{i:02}.jpg", progressive=i % 5 == 4, **options)
 
 
 @pytest.fixture(scope="module")
@@ -92,9 +69,7 @@ def assert_equal(source: Any, batch_size: int, *, epochs: int = 3, **options: An
 
 @settings(max_examples=60)
 @given(st.sampled_from(NAMES), st.sampled_from([2**30, 2_000_000]), st.data())
-def test_batches_are_equal_bit_for_bit(
-    paths: dict[str, Path], name: str, free: int, data: st.DataObject
-) -> None:  # fmt: skip
+def test_batches_are_equal_bit_for_bit(paths: dict[str, Path], name: str, free: int, data: st.DataObject) -> None:
     first = data.draw(
         st.sampled_from([
             T.RandomCrop(CROPPED), T.RandomResizedCrop(CROPPED, scale=(0.01, 1)), T.Resize(CROPPED, "bicubic"),
@@ -122,9 +97,8 @@ def test_batches_are_equal_bit_for_bit(
 )
 def test_with_other_options(paths: dict[str, Path], options: dict[str, Any]) -> None:
     assert_equal(paths["original"], 7, **options)
-    assert_equal(
-        LMDBDataset(paths["recoded"]).select([5, 1, 1, 20, -2, 6]), 2, **options | {"shuffle": True, "order": None}
-    )
+    view = LMDBDataset(paths["recoded"]).select([5, 1, 1, 20, -2, 6])
+    assert_equal(view, 2, **options | {"shuffle": True, "order": None})
 
 
 def test_pairs_masks_tiles_and_clips(tmp_path: Path) -> None:
@@ -154,10 +128,7 @@ def test_later_epochs_do_not_read_what_is_kept(
     paths: dict[str, Path], name: str, transforms: Any, tmp_path: Path, caplog: Any
 ) -> None:
     caplog.set_level(logging.INFO, "lmdbloader")
-    copy = tmp_path / "copy"
-    copy.mkdir()
-    for file in paths[name].iterdir():
-        (copy / file.name).write_bytes(file.read_bytes())
+    copy = shutil.copytree(paths[name], tmp_path / "copy")
     loader, plain = (Loader(copy, 5, shuffle=True, seed=0, transforms=transforms, keep=k) for k in ("memory", None))
     expected = [list(tensors(plain)) for _ in range(2)]
     first = list(tensors(loader))
@@ -194,9 +165,7 @@ def test_what_does_not_fit_is_decoded_in_every_epoch(
 @pytest.mark.parametrize("transforms", [CROPS, RESIZES])
 @pytest.mark.parametrize("name", ["original", "recoded", "png"])
 def test_damaged_images_are_the_same_errors(paths: dict[str, Path], name: str, transforms: Any, tmp_path: Path) -> None:
-    (tmp_path / "d").mkdir()
-    for file in paths[name].iterdir():
-        (tmp_path / "d" / file.name).write_bytes(file.read_bytes())
+    shutil.copytree(paths[name], tmp_path / "d")
     offsets = LMDBDataset(tmp_path / "d").reader.index.arrays["image.offset"]
     with open(tmp_path / "d" / "data.mdb", "r+b") as data:
         for sample in (2, 13, 20):
