@@ -108,8 +108,20 @@ def cut_pairs(count: int, *, patch_size: int = 96, scale: int = 2, seed: int = 0
     return Pairs(lr, hr)
 
 
+def mosaic(sources: Sequence[U8], rng: np.random.Generator, width: int, height: int) -> U8:
+    """Return an image (height, width, 3) laid out of pieces of others at their own resolution."""
+    canvas = np.empty((height, width, 3), np.uint8)
+    for top in range(0, height, 300):
+        for left in range(0, width, 400):
+            piece = sources[rng.integers(len(sources))][:: rng.choice([-1, 1]), :: rng.choice([-1, 1])]
+            h, w = min(300, height - top), min(400, width - left)
+            y, x = rng.integers(piece.shape[0] - h + 1), rng.integers(piece.shape[1] - w + 1)
+            canvas[top : top + h, left : left + w] = piece[y : y + h, x : x + w]
+    return canvas
+
+
 def write_mosaics(folder: Path, count: int, *, width: int = 2040, height: int = 1356, seed: int = 0) -> None:
-    """Write `count` PNG photographs of DIV2K's usual size, laid out of pieces of real ones at their own resolution.
+    """Write `count` PNG photographs of DIV2K's usual size, each a `mosaic`.
 
     Encoding takes longer than the measurements, so after 48 the same files appear under other names.
     """
@@ -122,14 +134,7 @@ def write_mosaics(folder: Path, count: int, *, width: int = 2040, height: int = 
         if number >= DISTINCT_MOSAICS:
             os.link(folder / f"{number % DISTINCT_MOSAICS:05d}.png", folder / f"{number:05d}.png")
             continue
-        canvas = np.empty((height, width, 3), np.uint8)
-        for top in range(0, height, 300):
-            for left in range(0, width, 400):
-                piece = sources[rng.integers(len(sources))][:: rng.choice([-1, 1]), :: rng.choice([-1, 1])]
-                h, w = min(300, height - top), min(400, width - left)
-                y, x = rng.integers(piece.shape[0] - h + 1), rng.integers(piece.shape[1] - w + 1)
-                canvas[top : top + h, left : left + w] = piece[y : y + h, x : x + w]
-        Image.fromarray(canvas).save(folder / f"{number:05d}.png")
+        Image.fromarray(mosaic(sources, rng, width, height)).save(folder / f"{number:05d}.png")
 
 
 def environment(folder: Path) -> dict[str, Any]:

@@ -14,9 +14,8 @@ from typing import Any
 
 import feeds
 import torch
-from fed import drain, rounded, synchronize, time_limit
+from fed import drain, rounded, synchronize
 from feeds import Feed
-from host_costs import measure_host
 from stage import Stage, parse_stage
 from torch import Tensor
 
@@ -36,29 +35,16 @@ def main() -> None:
         torch.zeros(1, device=device)
     else:
         torch.set_num_threads(1)
-    link = attempt(stage, "link", 2, lambda: measure_link(device, stage.small))
+    link = stage.attempt("link", 2, lambda: measure_link(device, stage.small))
     if link is not None:
         stage.put("link", link)
     for what, seconds, measure in (
         ("batches", 6, lambda: measure_batches(stage, device, link)),
-        ("host", 5, lambda: stage.put("host", measure_host(device, stage.small))),
         ("overlap", 25, lambda: measure_overlap(stage, device)),
         ("conversion", 3, lambda: measure_conversion(stage, device)),
         ("loops", 20, lambda: measure_loops(stage, device)),
     ):
-        attempt(stage, what, seconds, measure)
-
-
-def attempt(stage: Stage, what: str, seconds: float, function: Callable[[], Any]) -> Any:
-    """Do something if there is time for it; an error, or a wait without end, is noted, and None returned."""
-    if not stage.has(0.5 if stage.small else seconds, what):
-        return None
-    try:
-        with time_limit(max(min(stage.left - 1, 3 * seconds + 10), 1)):
-            return function()
-    except Exception as error:
-        stage.leave_out(what, f"{type(error).__name__}: {error}"[:300])
-        return None
+        stage.attempt(what, seconds, measure)
 
 
 def bring(tensors: Any, device: torch.device) -> tuple[Tensor, ...]:
@@ -336,8 +322,7 @@ def measure_loops(stage: Stage, device: torch.device) -> None:
         cases.append((f"pairs of {crop or 96} px", number, str(dtype).removeprefix("torch."), ways))
     for what, batch_size, dtype_name, ways in cases:
         told = f"loop over {what}, {batch_size}, {dtype_name}"
-        attempt(
-            stage,
+        stage.attempt(
             told,
             6,
             lambda what=what, n=batch_size, d=dtype_name, w=ways: rows.extend(compare(stage, what, n, d, w)),

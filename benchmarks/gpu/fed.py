@@ -12,7 +12,6 @@ import argparse
 import contextlib
 import gc
 import json
-import signal
 import statistics
 import subprocess
 import sys
@@ -107,18 +106,6 @@ class Run:
         """How long to measure something for."""
         return 0.0 if self.stage.small else full
 
-    def attempt(self, what: str, seconds: float, function: Callable[[], Any]) -> Any:
-        """Do something if there is time for it; an error, or a wait without end, is noted, and None returned."""
-        needed = 0.5 if self.stage.small else seconds
-        if not self.stage.has(needed, what):
-            return None
-        try:
-            with time_limit(max(min(self.stage.left - 1, 4 * seconds + 15), 1)):
-                return function()
-        except Exception as error:
-            self.stage.leave_out(what, f"{type(error).__name__}: {error}"[:_MOST_TEXT])
-            return None
-
     def keep(self, row: dict[str, Any]) -> None:
         """Keep the figures of one training, with its share of the ceiling."""
         ceiling = self.ceilings.get((row["model"], row["pixels"], row["batch_size"]))
@@ -129,22 +116,6 @@ class Run:
         short = {key: row[key] for key in ("samples_per_s", "share_of_ceiling", "stall", "cores") if key in row}
         print(f"{row['model']} {row['pixels']} px, {row['batch_size']}, {row['feed']}: {short}", flush=True)
         self.stage.put("training", self.rows)
-
-
-@contextlib.contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError in the main thread after some seconds: a feed whose threads have died gives no batch ever."""
-
-    def give_up(number: int, frame: Any) -> None:
-        raise TimeoutError(f"no end after {seconds:.0f} s")
-
-    before = signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def rounded(value: float | None) -> float | None:
@@ -303,7 +274,7 @@ def measure_ceiling(run: Run, trainer: Trainer, feed: Feed, pixels: int, seconds
     def measure() -> dict[str, Any]:
         return watch(feed, feed.raw(), trainer, pixels, run.seconds(seconds))
 
-    row = run.attempt(f"{trainer.name} {pixels} px, {feed.batch_size}, {feed.name}", seconds + 6, measure)
+    row = run.stage.attempt(f"{trainer.name} {pixels} px, {feed.batch_size}, {feed.name}", seconds + 6, measure)
     if row is not None:
         run.ceilings[trainer.name, pixels, feed.batch_size] = row["samples_per_s"]
         run.keep({**row, "network": trainer.origin})
@@ -345,12 +316,12 @@ def measure_feed(
         return feed, raw, time.perf_counter() - began
 
     try:
-        begun = run.attempt(f"{what}: start", start + alone + (seconds + 1) * len(trainers), begin)
+        begun = run.stage.attempt(f"{what}: start", start + alone + (seconds + 1) * len(trainers), begin)
         if begun is None:
             return
         feed, raw, started = begun
         if alone:
-            found = run.attempt(f"{what}: alone", alone + 1, lambda: read_alone(feed, raw, run.seconds(alone)))
+            found = run.stage.attempt(f"{what}: alone", alone + 1, lambda: read_alone(feed, raw, run.seconds(alone)))
             if found is not None:
                 run.alone.append(
                     {
@@ -364,7 +335,7 @@ def measure_feed(
                 run.stage.put("alone", run.alone)
         for trainer in trainers:
             told = f"{trainer.name} {what}, {feed.batch_size}"
-            row = run.attempt(
+            row = run.stage.attempt(
                 told,
                 seconds + 2,
                 lambda trainer=trainer: watch(feed, raw, trainer, pixels, run.seconds(seconds)),  # type: ignore[misc]
@@ -423,7 +394,7 @@ def image_ceilings(run: Run, trainers: list[ImageTrainer], size: int, batch_size
         finally:
             source.close()
 
-    feed = run.attempt(f"resident images of {size} px", 5, open_resident)
+    feed = run.stage.attempt(f"resident images of {size} px", 5, open_resident)
     if feed is None:
         images = feeds.random_images(run.device, batch_size, size, torch.bfloat16)
         feed = feeds.resident(images, run.device, batch_size, name="resident, random")
@@ -543,7 +514,7 @@ def consult(run: Run, size: int, batch_size: int, model: str, name: str) -> None
         finally:
             feed.close()
 
-    row = run.attempt(f"plan and doctor: {model} {size} px, {name}", start + 9, ask)
+    row = run.stage.attempt(f"plan and doctor: {model} {size} px, {name}", start + 9, ask)
     if row is not None:
         run.verdicts.append(row)
         run.stage.put("verdicts", run.verdicts)
@@ -599,7 +570,7 @@ def whole_epochs(run: Run, trainer: ImageTrainer, size: int, batch_size: int, na
                 "epoch_s": [rounded(each) for each in seconds],
             }
 
-        row = run.attempt(f"whole epochs, {name}", needed, measure)
+        row = run.stage.attempt(f"whole epochs, {name}", needed, measure)
         if row is not None:
             run.epochs.append(row)
             run.stage.put("epochs", run.epochs)
@@ -617,7 +588,7 @@ def compiled_ceiling(run: Run, size: int, batch_size: int, name: str) -> None:
             trainer.step(feed, batch, _NoLaps())
         return watch(feed, feed.raw(), trainer, size, run.seconds(3))
 
-    row = run.attempt(f"{name} {size} px, compiled", 75, measure)
+    row = run.stage.attempt(f"{name} {size} px, compiled", 75, measure)
     if row is not None:
         run.keep(row)
 
@@ -692,7 +663,7 @@ def measure_all(run: Run, names: tuple[str, ...], batch_size: int) -> None:
     ours = ("loader raw256", "loader jpg", "folder")
     bytes_sent = ("loader raw256, uint8", "loader jpg, uint8")
     classifiers = [
-        trainer for name in names if (trainer := run.attempt(name, 3, lambda n=name: ImageTrainer(n, device)))
+        trainer for name in names if (trainer := run.stage.attempt(name, 3, lambda n=name: ImageTrainer(n, device)))
     ]
 
     image_ceilings(run, classifiers, large, batch_size, 2.4)
@@ -717,7 +688,7 @@ def measure_all(run: Run, names: tuple[str, ...], batch_size: int) -> None:
 def make_restorers(run: Run) -> list[PairTrainer]:
     """Return the super-resolution networks."""
     found = (
-        run.attempt(name, 1, lambda n=name: PairTrainer(n, run.device, small=run.stage.small))  # type: ignore[misc]
+        run.stage.attempt(name, 1, lambda n=name: PairTrainer(n, run.device, small=run.stage.small))  # type: ignore[misc]
         for name in ("edsr", "srcnn")
     )
     return [trainer for trainer in found if trainer]
@@ -734,7 +705,7 @@ def measure_more(run: Run, names: tuple[str, ...], batch_size: int) -> None:
     for restorer in restorers[-1:]:
         pinning(run, restorer, (4,) if small else (8, 128), 1.0)
     restore(run, restorers, 4 if small else 64, ("loader pairs_lz4",), 1.2)
-    trainer = run.attempt(names[-1], 3, lambda: ImageTrainer(names[-1], device))
+    trainer = run.stage.attempt(names[-1], 3, lambda: ImageTrainer(names[-1], device))
     classifiers = [trainer] if trainer else []
     if not small:
         classify(run, classifiers, least, batch_size, ("loader jpg, two cores free", "loader raw256, uint8"), 1.8)

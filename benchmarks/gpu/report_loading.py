@@ -178,7 +178,7 @@ def conversion(results: Results) -> str:
 def copies(results: Results) -> str:
     """Return the cost of copies to the device: the link, overlap, loops, batches, conversion there."""
     link = results.fact("copies", "link", "gb_per_s")
-    parts = [overlap(results), loops(results), batches(results), converted(results), host(results)]
+    parts = [overlap(results), loops(results), batches(results), converted(results)]
     if link is None and not any(parts):
         return ""
     back = results.fact("copies", "link", "to_host_gb_per_s")
@@ -191,18 +191,6 @@ def copies(results: Results) -> str:
         else None,
         *parts,
     )
-
-
-def host(results: Results) -> str:
-    """Return the host's time for starting the copies of a batch."""
-    columns, lines = pivot(
-        results.rows("copies", "host"),
-        lambda row: (str(row["way"]),),
-        lambda row: f"{row['what']}, device {row.get('device', NOTHING)}",
-        lambda row: number(row.get("us")),
-    )
-    text = "Microseconds that the loop's thread takes to start the copies of a batch from pinned memory:"
-    return paragraphs("### Cost on the host", text, table(["copied", *columns], lines)) if lines else ""
 
 
 def overlap(results: Results) -> str:

@@ -6,6 +6,7 @@ On the machine with the GPU, without network:
     python3 benchmarks/gpu/run.py --pack benchmarks/gpu/pack --out results --stages copies fed accuracy
     python3 benchmarks/gpu/run.py --pack benchmarks/gpu/pack --out results --stages more
     python3 benchmarks/gpu/run.py --pack benchmarks/gpu/pack --out results --stages compare
+    python3 benchmarks/gpu/run.py --pack benchmarks/gpu/pack --out results --stages device-side
 
 Each takes less than nine minutes. The later ones reuse the first one's files in --work, and the figures so far in
 --out. `pack.py` makes the folder to copy to the machine.
@@ -46,19 +47,29 @@ class Plan:
         seconds: That it may take.
         why: Its purpose.
         more: Whether it goes on where an earlier stage of the same script has ended.
+        needs: The stages that make its files. They run once for each --work.
     """
 
     script: str
     seconds: float
     why: str
     more: bool = False
+    needs: tuple[str, ...] = ("photographs", "betons", "material")
 
 
+_SMALL = ("device_data",)
 # In the order of their worth: the time may end before all were run.
 STAGES = {
-    "photographs": Plan("photographs.py", 120, "JPEGs and PNGs made"),
-    "betons": Plan("betons.py", 60, "FFCV's files of the JPEGs"),
-    "material": Plan("material.py", 150, "datasets made"),
+    "photographs": Plan("photographs.py", 120, "JPEGs and PNGs made", needs=()),
+    "betons": Plan("betons.py", 60, "FFCV's files of the JPEGs", needs=()),
+    "material": Plan("material.py", 150, "datasets made", needs=()),
+    "device_data": Plan("device_data.py", 60, "small datasets made", needs=()),
+    "host": Plan("host.py", 35, "(g) the loop's own time for a batch", needs=_SMALL),
+    "device": Plan("device.py", 110, "(h) transforms on the device: equal, and how fast", needs=_SMALL),
+    "fed_device": Plan("fed_device.py", 120, "(i) training fed by the device side or not", needs=_SMALL),
+    "keep": Plan("keep.py", 85, "(j) datasets that stay on the device or decoded", needs=_SMALL),
+    "ranks": Plan("ranks.py", 50, "(k) two processes on one GPU", needs=_SMALL),
+    "jpeg": Plan("jpeg.py", 35, "(l) JPEG decoded on the GPU", needs=_SMALL),
     "correct": Plan("correct.py", 200, "(a) right on CUDA"),
     "cores": Plan("cores.py", 200, "(b) all cores, no GPU"),
     "copies": Plan("copies.py", 75, "(c) copies to the device"),
@@ -69,10 +80,10 @@ STAGES = {
     "accuracy more": Plan("accuracy.py", 230, "(e) more seeds", more=True),
     "fed more": Plan("fed.py", 150, "(d) plan, doctor, pinned and paged memory, whole epochs", more=True),
 }
-# Everything else depends on them. They run once for each --work, and FFCV is built meanwhile.
-_FIRST = ("photographs", "betons", "material")
-# The stages to ask for: "more" continues stages that have ended.
-STAGE_NAMES = [*(name for name, plan in STAGES.items() if name not in _FIRST and not plan.more), "more"]
+# Everything else depends on them: they make files.
+_FIRST = tuple(name for name, plan in STAGES.items() if not plan.needs)
+# The stages to ask for: "more" continues those that have ended, "device-side" is a set that fits into nine minutes.
+STAGE_NAMES = [*(name for name, plan in STAGES.items() if name not in _FIRST and not plan.more), "more", "device-side"]
 # The builds that a stage needs, and the longest wait for them.
 _NEEDS = {"betons": ("build FFCV", 120.0)}
 
@@ -140,6 +151,21 @@ def _how_it_ended(status: int) -> str:
     return f"exit status {status}" if status > 0 else f"killed by {signal.Signals(-status).name}"
 
 
+def chosen_stages(asked: Sequence[str]) -> list[str]:
+    """Return the stages that run for what was asked for, those that make their files first.
+
+    >>> chosen_stages(["host", "jpeg"])
+    ['device_data', 'host', 'jpeg']
+    """
+    sets = {
+        "more": [name for name, plan in STAGES.items() if plan.more],
+        "device-side": [name for name, plan in STAGES.items() if plan.needs == _SMALL],
+    }
+    wanted = {name for word in asked for name in sets.get(word, [word])}
+    wanted |= {name for stage in wanted for name in STAGES[stage].needs}
+    return [name for name in STAGES if name in wanted]
+
+
 class Benchmark:
     """One run: its folders, its deadline, and the outcome of each stage so far."""
 
@@ -149,6 +175,7 @@ class Benchmark:
         self.deadline = time.monotonic() + 60 * options.minutes
         self.site, self.data = options.work / "site", options.work / "data"
         self.outcomes: dict[str, Any] = {}
+        self.chosen = chosen_stages(options.stages)
         self._building: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
         options.out.mkdir(parents=True, exist_ok=True)
         self.environment = {
@@ -183,7 +210,8 @@ class Benchmark:
             if self.outcomes["install"]["status"] != "done":
                 return False
             done.touch()
-        self.build("build FFCV", [*command, "--ffcv"])
+        if "betons" in self.chosen:
+            self.build("build FFCV", [*command, "--ffcv"])
         return True
 
     def build(self, name: str, command: Sequence[str]) -> None:
@@ -260,7 +288,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the command line's options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    told = f"{', '.join(STAGE_NAMES)}: what those before it leave for the end (default: all)"
+    told = f"{', '.join(STAGE_NAMES)} (default: all); more: what those before it leave for the end"
     add("--stages", nargs="+", choices=STAGE_NAMES, default=STAGE_NAMES, metavar="NAME", help=told)
     add("--minutes", type=float, default=9, help="after which everything has ended (default 9)")
     add("--out", type=Path, required=True, metavar="DIR", help="gets one JSON file a stage, and how each stage ended")
@@ -276,14 +304,12 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> int:
     """Run the stages; the exit status is 0 where all are done."""
     benchmark = Benchmark(parse_options())
-    asked = benchmark.options.stages
     if not benchmark.install():  # a machine's time is not spent on stages that all fail
         return 1
-    for name in STAGES:
-        if name in _FIRST or (STAGES[name].more and "more" in asked) or name in asked:
-            if name in _NEEDS:
-                benchmark.finish_building(*_NEEDS[name])
-            benchmark.run_stage(name)
+    for name in benchmark.chosen:
+        if name in _NEEDS:
+            benchmark.finish_building(*_NEEDS[name])
+        benchmark.run_stage(name)
     benchmark.end()
     print("\n== " + "; ".join(f"{name}: {kept['status']}" for name, kept in benchmark.outcomes.items()))
     return 0 if all(kept["status"] == "done" for kept in benchmark.outcomes.values()) else 1

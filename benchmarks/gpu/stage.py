@@ -6,14 +6,19 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 __all__ = ["Stage", "make", "parse_stage", "what_failed", "write_json"]
+
+# Characters kept of an error.
+_MOST_TEXT = 300
 
 
 @dataclass(slots=True)
@@ -80,6 +85,17 @@ class Stage:
         if self._kept.get("left_out", {}).pop(what, None) is not None:
             self._write()
 
+    def attempt(self, what: str, seconds: float, function: Callable[[], Any]) -> Any:
+        """Do something if there is time for it; an error, or a wait without end, is noted, and None returned."""
+        if not self.has(0.5 if self.small else seconds, what):
+            return None
+        try:
+            with time_limit(max(min(self.left - 1, 4 * seconds + 15), 1)):
+                return function()
+        except Exception as error:
+            self.leave_out(what, f"{type(error).__name__}: {error}"[:_MOST_TEXT])
+            return None
+
     def put(self, what: str, figures: Any) -> None:
         """Store the figures of one measurement (plain JSON values) at once."""
         self._kept.setdefault("figures", {})[what] = figures
@@ -89,6 +105,22 @@ class Stage:
     def _write(self) -> None:
         elapsed = round(time.monotonic() - self._began, 1)
         write_json(self.out, {"stage": self.name, "small": self.small, "seconds": elapsed, **self._kept})
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in the main thread after some seconds: a feed whose threads have died gives no batch ever."""
+
+    def give_up(number: int, frame: Any) -> None:
+        raise TimeoutError(f"no end after {seconds:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def parse_stage(name: str, description: str | None, arguments: Sequence[str] | None = None) -> Stage:

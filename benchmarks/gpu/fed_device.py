@@ -1,0 +1,156 @@
+"""Stage (i): training as a share of its ceiling, fed by copies, by transforms on the device, and by datasets kept there.
+
+The ceiling is the same step on batches that never leave the device. It is measured in turns with every feed, for short
+steps depend on the host, whose speed varies; a share is the median over the turns. Epochs follow one another, so their
+starts are in the figures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import feeds
+import torch
+from device_data import folder_of
+from fed import ImageTrainer, PairTrainer, Trainer, _NoLaps, drain, facts, rounded, small_loss, synchronize
+from feeds import Feed
+from stage import Stage, parse_stage
+
+from lmdbloader import LMDBDataset
+from lmdbloader.lab.arms import cpu_seconds
+from lmdbloader.transforms import RandomCrop, RandomDihedral
+
+TURNS = 7
+Open = Callable[[], Feed]
+
+
+def main() -> None:
+    """Run the stage."""
+    stage = parse_stage("fed_device", __doc__)
+    device = torch.device(stage.device)
+    torch.backends.cudnn.benchmark = True
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+    small_loss(device)
+    stage.put("settings", facts(device))
+    rows: list[dict[str, Any]] = []
+    restorer = stage.attempt("SRCNN", 3, lambda: PairTrainer("srcnn", device, small=stage.small))
+    for batch_size in (8,) if stage.small else (8, 32, 128):
+        if restorer is not None:
+            what = f"SRCNN in batches of {batch_size}"
+            keep(stage, rows, what, restorer, 96, pair_feeds(stage, device, batch_size), 0.3)
+    name, size, batch_size = ("tiny", 32, 8) if stage.small else ("resnet18", 128, 256)
+    classifier = stage.attempt(name, 4, lambda: ImageTrainer(name, device))
+    if classifier is not None:
+        found = image_feeds(stage, device, size, batch_size)
+        keep(stage, rows, f"{name} at {size} px", classifier, size, found, 0.6)
+
+
+def keep(
+    stage: Stage, rows: list[dict[str, Any]], what: str, trainer: Trainer, pixels: int, ways: dict[str, Open], each: float
+) -> None:
+    """Measure a network with its feeds, each for so many seconds a turn, and keep the figures."""
+    wanted = 6 + (TURNS + 1) * each * (len(ways) + 1)
+    rows += stage.attempt(what, wanted, lambda: shares(stage, what, trainer, pixels, ways, each)) or []
+    stage.put("training", rows)
+
+
+def pair_feeds(stage: Stage, device: torch.device, batch_size: int) -> dict[str, Open]:
+    """Return feeds of pairs that are cropped, turned and mirrored, uint8."""
+
+    def open_pairs(name: str, options: dict[str, Any]) -> Feed:
+        loader = feeds.open_loader(
+            LMDBDataset(folder_of(stage) / "pairs"), batch_size, device=device, seed=0, drop_last=True,
+            transforms=[RandomCrop(96), RandomDihedral()], **options,
+        )  # fmt: skip
+        return feeds.loader_feed(name, loader, device)
+
+    ways = feeds.ways_of_loading("copied", "on device", "kept")
+    return {name: partial(open_pairs, name, options) for name, options in ways.items()}
+
+
+def image_feeds(stage: Stage, device: torch.device, size: int, batch_size: int) -> dict[str, Open]:
+    """Return feeds of JPEG files: random resized crops, flips, normalised bfloat16."""
+
+    def open_images(name: str, options: dict[str, Any]) -> Feed:
+        loader = feeds.open_loader(
+            LMDBDataset(folder_of(stage) / "jpegs"), batch_size, device=device, seed=0, drop_last=True,
+            transforms=feeds.image_transforms(size, torch.bfloat16), memory_format=torch.channels_last, **options,
+        )  # fmt: skip
+        return feeds.loader_feed(name, loader, device)
+
+    ways = feeds.ways_of_loading("copied", "on device", "kept decoded", "kept decoded, on device")
+    return {name: partial(open_images, name, options) for name, options in ways.items()}
+
+
+def shares(
+    stage: Stage, what: str, trainer: Trainer, pixels: int, ways: dict[str, Open], seconds: float
+) -> list[dict[str, Any]]:
+    """Return the speed of training from each feed, and its share of the ceiling in the same turn."""
+    with contextlib.ExitStack() as opened:
+        running: dict[str, tuple[Feed, Iterator[Any]]] = {}
+        for name, open_feed in ways.items():
+            try:
+                feed = open_feed()
+                opened.callback(feed.close)
+                raw = feed.raw()
+                opened.callback(raw.close)  # type: ignore[attr-defined]
+                if name.startswith("kept"):  # the first epoch fills the memory
+                    for _ in range(1 if stage.small else len(feed.source)):
+                        next(raw)
+                next(raw)
+                running[name] = feed, raw
+            except Exception as error:
+                stage.leave_out(f"{what}, {name}", f"{type(error).__name__}: {error}"[:300])
+        if not running:
+            return []
+        first, raw = next(iter(running.values()))
+        there = feeds.resident(map(first.place, raw), trainer.device, first.batch_size)
+        running = {"resident": (there, there.raw()), **running}
+        speeds: dict[str, list[float]] = {name: [] for name in running}
+        cores: dict[str, float] = {}
+        for turn in range(2 if stage.small else TURNS + 1):
+            for name, (feed, raw) in running.items():
+                cpu, began = cpu_seconds(), time.perf_counter()
+                speed = one_turn(feed, raw, trainer, 0.0 if stage.small else seconds)
+                cores[name] = (cpu_seconds() - cpu) / (time.perf_counter() - began)
+                if turn:  # kernels are chosen in the first one
+                    speeds[name].append(speed)
+    return [
+        {
+            "model": trainer.name,
+            "pixels": pixels,
+            "batch_size": first.batch_size,
+            "feed": name,
+            "samples_per_s": rounded(statistics.median(found)),
+            "share_of_ceiling": rounded(statistics.median(map(float.__truediv__, found, speeds["resident"]))),
+            "turns": [rounded(speed) for speed in found],
+            "cores": rounded(cores[name]),
+        }
+        for name, found in speeds.items()
+    ]
+
+
+def one_turn(feed: Feed, raw: Iterator[Any], trainer: Trainer, seconds: float) -> float:
+    """Train for some seconds, in whole rounds of the feed's threads; return the samples a second."""
+    drain(feed, raw)
+    for _ in range(2):
+        trainer.step(feed, next(raw), _NoLaps())
+    synchronize(trainer.device)
+    count, began = 0, time.perf_counter()
+    while not count or count % feed.period or time.perf_counter() - began < seconds:
+        trainer.step(feed, next(raw), _NoLaps())
+        count += 1
+        if time.perf_counter() - began > 3 * seconds:
+            break
+    synchronize(trainer.device)
+    return count * feed.batch_size / (time.perf_counter() - began)
+
+
+if __name__ == "__main__":
+    main()
