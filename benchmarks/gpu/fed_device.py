@@ -1,4 +1,4 @@
-"""Stage (i): training as a share of its ceiling, fed by copies, by transforms on the device, and by datasets kept there.
+"""Stage (i): training as a share of its ceiling, fed by copies, transforms on the device, and datasets kept there.
 
 The ceiling is the same step on batches that never leave the device. It is measured in turns with every feed, for short
 steps depend on the host, whose speed varies; a share is the median over the turns. Epochs follow one another, so their
@@ -38,7 +38,7 @@ def main() -> None:
         torch.set_num_threads(1)
     small_loss(device)
     stage.put("settings", facts(device))
-    rows: list[dict[str, Any]] = []
+    rows: list[Any] = []
     restorer = stage.attempt("SRCNN", 3, lambda: PairTrainer("srcnn", device, small=stage.small))
     for batch_size in (8,) if stage.small else (8, 32, 128):
         if restorer is not None:
@@ -52,10 +52,10 @@ def main() -> None:
 
 
 def keep(
-    stage: Stage, rows: list[dict[str, Any]], what: str, trainer: Trainer, pixels: int, ways: dict[str, Open], each: float
+    stage: Stage, rows: list[Any], what: str, trainer: Trainer, pixels: int, ways: dict[str, Open], each: float
 ) -> None:
     """Measure a network with its feeds, each for so many seconds a turn, and keep the figures."""
-    wanted = 6 + (TURNS + 1) * each * (len(ways) + 1)
+    wanted = 6 + (TURNS + 1) * 1.6 * each * (len(ways) + 1)
     rows += stage.attempt(what, wanted, lambda: shares(stage, what, trainer, pixels, ways, each)) or []
     stage.put("training", rows)
 
@@ -137,19 +137,29 @@ def shares(
 
 
 def one_turn(feed: Feed, raw: Iterator[Any], trainer: Trainer, seconds: float) -> float:
-    """Train for some seconds, in whole rounds of the feed's threads; return the samples a second."""
+    """Train for some seconds, after half as many that fill the feed's queue as far as training lets it.
+
+    Returns:
+        The samples a second.
+    """
     drain(feed, raw)
-    for _ in range(2):
-        trainer.step(feed, next(raw), _NoLaps())
-    synchronize(trainer.device)
+    steps_for(feed, raw, trainer, seconds / 2)
+    began = time.perf_counter()
+    count = steps_for(feed, raw, trainer, seconds)
+    return count * feed.batch_size / (time.perf_counter() - began)
+
+
+def steps_for(feed: Feed, raw: Iterator[Any], trainer: Trainer, seconds: float) -> int:
+    """Train for some seconds, in whole rounds of the feed's threads; return the steps when the device has done them."""
     count, began = 0, time.perf_counter()
-    while not count or count % feed.period or time.perf_counter() - began < seconds:
+    while True:
         trainer.step(feed, next(raw), _NoLaps())
         count += 1
-        if time.perf_counter() - began > 3 * seconds:
+        elapsed = time.perf_counter() - began
+        if elapsed >= seconds and (count % feed.period == 0 or elapsed > 3 * seconds):
             break
     synchronize(trainer.device)
-    return count * feed.batch_size / (time.perf_counter() - began)
+    return count
 
 
 if __name__ == "__main__":

@@ -78,10 +78,9 @@ def ways(stage: Stage, device: torch.device) -> dict[str, Callable[[], Iterator[
     def copied_by_the_loop() -> Iterator[Any]:
         return (bring(batch, device) for batch in loader("pinned"))
 
-    found: dict[str, Callable[[], Iterator[Any]]] = {".to() of ready batches": bare, "Loader, .to()": copied_by_the_loop}
-    for name, options in feeds.ways_of_loading("copied", "on device", "kept").items():
-        found[f"Loader, {name}"] = partial(loader, **options)
-    return found
+    named = feeds.ways_of_loading("copied", "on device", "kept")
+    ours = {f"Loader, {name}": partial(loader, **options) for name, options in named.items()}
+    return {".to() of ready batches": bare, "Loader, .to()": copied_by_the_loop, **ours}
 
 
 def begun(begin: Callable[[], Iterator[Any]]) -> Callable[[], Any]:
