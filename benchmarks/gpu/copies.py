@@ -1,12 +1,11 @@
-"""Stage (c): the cost of copying batches to the device, from pinned and from paged memory, alone and during a step.
+"""Stage (c): the cost of copying batches to the device, from pinned and from paged memory, without other work.
 
-Figures are shares of the link: the best of a few pinned copies of 256 MiB. Without a GPU, copies within memory and
-sleeping stand in.
+Figures are shares of the link: the best of a few pinned copies of 256 MiB. Without a GPU, copies within memory
+stand in.
 """
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -14,17 +13,13 @@ from typing import Any
 
 import feeds
 import torch
-from fed import drain, rounded, synchronize
-from feeds import Feed
+from fed import rounded, synchronize
 from stage import Stage, parse_stage
 from torch import Tensor
-
-from lmdbloader.loader.device import on_device
 
 LINK_NBYTES = 256 * 2**20
 TURNS = 3
 _MOST_BUFFERS, _BUFFERS_NBYTES = 8, 128 * 2**20
-_MATRIX = 4096
 
 
 def main() -> None:
@@ -40,9 +35,7 @@ def main() -> None:
         stage.put("link", link)
     for what, seconds, measure in (
         ("batches", 6, lambda: measure_batches(stage, device, link)),
-        ("overlap", 25, lambda: measure_overlap(stage, device)),
         ("conversion", 3, lambda: measure_conversion(stage, device)),
-        ("loops", 20, lambda: measure_loops(stage, device)),
     ):
         stage.attempt(what, seconds, measure)
 
@@ -177,212 +170,6 @@ def measure_conversion(stage: Stage, device: torch.device) -> None:
                 }
             )
         stage.put("conversion", rows)
-
-
-class Work:
-    """Work of a length that is known, on the device: waiting, or products of matrices, which use its memory as well."""
-
-    def __init__(self, kind: str, seconds: float, device: torch.device) -> None:
-        self.kind, self.device, self.wanted = kind, device, seconds
-        self._cycles = self._count = 0
-        if device.type != "cuda":
-            return
-        if kind == "sleep":
-            cycles = 20_000_000
-            self._run = lambda count: torch.cuda._sleep(count)
-        else:
-            cycles = 16
-            self._a, self._b = (torch.randn(_MATRIX, _MATRIX, device=device, dtype=torch.bfloat16) for _ in range(2))
-            self._c = torch.empty_like(self._a)
-            self._run = self._multiply
-        self._run(cycles)  # libraries are loaded
-        each = statistics.median(seconds_each(lambda _: self._run(cycles), 3, device) for _ in range(3)) / cycles
-        self._cycles = max(1, round(seconds / each))
-
-    def __call__(self) -> None:
-        """Do it once."""
-        if self.device.type == "cuda":
-            self._run(self._cycles)
-        else:
-            time.sleep(self.wanted)
-
-    def _multiply(self, count: int) -> None:
-        for _ in range(count):
-            torch.mm(self._a, self._b, out=self._c)
-
-
-def measure_overlap(stage: Stage, device: torch.device) -> None:
-    """Measure steps of a known length with a copy each: ahead on its own stream, or in the loop."""
-    count = 4 if stage.small else 256
-    steps = 2 if stage.small else 10
-    pinned = buffers([(count, 3, 224, 224)], torch.float32, device, pinned=True)
-    paged = buffers([(count, 3, 224, 224)], torch.float32, device, pinned=False)
-    copy = statistics.median(
-        seconds_each(lambda number: bring(pinned[number % len(pinned)], device), 6, device) for _ in range(TURNS)
-    )
-    nbytes = pinned[0][0].numel() * 4
-    stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-
-    def ahead() -> Iterator[Any]:
-        batches = (pinned[number % len(pinned)] for number in range(steps))
-        return batches if stream is None else on_device(batches, device, stream)
-
-    def in_loop(sources: list[tuple[Tensor, ...]]) -> Iterator[Any]:
-        return (bring(sources[number % len(sources)], device) for number in range(steps))
-
-    ways: dict[str, Callable[[], Iterator[Any]]] = {
-        "none": lambda: iter([pinned[0]] * steps),
-        "ahead": ahead,
-        "loop, pinned": lambda: in_loop(pinned),
-        "loop, paged": lambda: in_loop(paged),
-    }
-    rows = []
-    for kind in ("sleep", "matmul"):
-        for ratio in (1.0,) if stage.small else (0.5, 1.0, 3.0):
-            work = Work(kind, ratio * copy, device)
-            turns: dict[str, list[float]] = {name: [] for name in ways}
-            for turn in range(TURNS + 1):
-                for name, open_way in ways.items():
-                    synchronize(device)
-                    began = time.perf_counter()
-                    for _ in open_way():
-                        work()
-                    synchronize(device)
-                    if turn:
-                        turns[name].append((time.perf_counter() - began) / steps)
-            compute = statistics.median(turns["none"])
-            for name in ("ahead", "loop, pinned", "loop, paged"):
-                step = statistics.median(turns[name])
-                rows.append(
-                    {
-                        "work": kind,
-                        "copied": name,
-                        "nbytes": nbytes,
-                        "compute_ms": rounded(1000 * compute),
-                        "copy_ms": rounded(1000 * copy),
-                        "step_ms": rounded(1000 * step),
-                        "of_the_longer": rounded(step / max(compute, copy)),
-                        "of_the_sum": rounded(step / (compute + copy)),
-                        "turns_ms": [rounded(1000 * each) for each in turns[name]],
-                    }
-                )
-            stage.put("overlap", rows)
-
-
-def measure_loops(stage: Stage, device: torch.device) -> None:
-    """Measure loops over real loaders, whose batches are brought to the device ahead or by the loop."""
-    rows: list[dict[str, Any]] = []
-    small, cores = stage.small, stage.cores
-    raw256, pairs = stage.data / "raw256", stage.data / "pairs_raw"
-    size, many = (32, 8) if small else (224, 256)
-
-    def images(copies: feeds.Copies, dtype: torch.dtype) -> Feed:
-        return feeds.loader_images(
-            raw256, batch_size=many, size=size, device=device, dtype=dtype, copies=copies, endless=True
-        )
-
-    def restoring(copies: feeds.Copies, batch_size: int, crop: int | None, dtype: torch.dtype) -> Feed:
-        return feeds.loader_pairs(
-            pairs, batch_size=batch_size, device=device, crop=crop, dtype=dtype, copies=copies, endless=True
-        )
-
-    def by_workers(pinned: bool, batch_size: int, crop: int | None) -> Feed:
-        return feeds.dataloader_pairs(
-            pairs, batch_size=batch_size, device=device, workers=2 if small else min(8, cores), crop=crop, pinned=pinned
-        )
-
-    three: tuple[feeds.Copies, ...] = ("ahead", "pinned", "paged")
-    cases: list[tuple[str, int, str, dict[str, Callable[[], Feed]]]] = []
-    for dtype in (torch.float32, torch.uint8):
-        ways: dict[str, Callable[[], Feed]] = {
-            f"loader, {copies}": lambda copies=copies, dtype=dtype: images(copies, dtype)  # type: ignore[misc]
-            for copies in three
-        }
-        cases.append((f"images of {size} px", many, str(dtype).removeprefix("torch."), ways))
-    for batch_size, crop, dtype in (
-        (64, None, torch.uint8),
-        (64, None, torch.float32),
-        (8, 64, torch.uint8),
-        (8, 16, torch.uint8),
-        (128, 16, torch.uint8),
-        (128, 64, torch.uint8),
-    )[: 2 if small else None]:
-        number = min(batch_size, 8) if small else batch_size
-        ways = {
-            f"loader, {copies}": lambda copies=copies, number=number, crop=crop, dtype=dtype: restoring(  # type: ignore[misc]
-                copies, number, crop, dtype
-            )
-            for copies in three
-        }
-        if dtype == torch.uint8:
-            for pinned in (True, False):
-                ways[f"DataLoader, {'pinned' if pinned else 'paged'}"] = (
-                    lambda pinned=pinned, number=number, crop=crop: by_workers(pinned, number, crop)  # type: ignore[misc]
-                )
-        cases.append((f"pairs of {crop or 96} px", number, str(dtype).removeprefix("torch."), ways))
-    for what, batch_size, dtype_name, ways in cases:
-        told = f"loop over {what}, {batch_size}, {dtype_name}"
-        stage.attempt(
-            told,
-            6,
-            lambda what=what, n=batch_size, d=dtype_name, w=ways: rows.extend(compare(stage, what, n, d, w)),
-        )
-        stage.put("loops", rows)
-
-
-def compare(
-    stage: Stage, what: str, batch_size: int, dtype: str, ways: dict[str, Callable[[], Feed]]
-) -> list[dict[str, Any]]:
-    """Return the steps of one loop over several feeds, in turns, with work that is half as long again as reading."""
-    device = torch.device(stage.device)
-    with contextlib.ExitStack() as opened:
-        running: dict[str, tuple[Feed, Iterator[Any]]] = {}
-        for name, open_feed in ways.items():
-            try:
-                feed = open_feed()
-                opened.callback(feed.close)
-                raw = feed.raw()
-                feed.place(next(raw))
-                running[name] = (feed, raw)
-            except Exception as error:
-                stage.leave_out(f"loop over {what}, {batch_size}, {name}", f"{type(error).__name__}: {error}"[:300])
-        if not running:
-            return []
-        first, raw = next(iter(running.values()))
-        drain(first, raw)
-        count = 1 if stage.small else max(2 * first.period, 16)
-        reading = seconds_each(lambda _: first.place(next(raw)), count, device)
-        work = Work("sleep", min(max(1.5 * reading, 0.0005), 0.1), device)
-        steps = 2 if stage.small else min(max(12, int(0.25 / work.wanted)), 500)
-        compute = statistics.median(seconds_each(lambda _: work(), min(steps, 50), device) for _ in range(TURNS))
-        turns: dict[str, list[float]] = {name: [] for name in running}
-        for turn in range(1 if stage.small else TURNS):
-            for name, (feed, raw) in running.items():
-
-                def step(number: int, feed: Feed = feed, raw: Iterator[Any] = raw) -> None:
-                    feed.place(next(raw))
-                    work()
-
-                # Every turn starts with the same number of ready batches, except the first, which has fewer.
-                if not turn:
-                    seconds_each(step, min(steps, 10), device)
-                turns[name].append(seconds_each(step, steps, device))
-        for _, raw in running.values():
-            raw.close()  # type: ignore[attr-defined]
-    return [
-        {
-            "what": what,
-            "batch_size": batch_size,
-            "dtype": dtype,
-            "way": name,
-            "reading_ms": rounded(1000 * reading),
-            "compute_ms": rounded(1000 * compute),
-            "step_ms": rounded(1000 * statistics.median(found)),
-            "share": rounded(compute / statistics.median(found)),
-            "turns_ms": [rounded(1000 * each) for each in found],
-        }
-        for name, found in turns.items()
-    ]
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,53 +15,34 @@ import feeds
 import numpy as np
 import torch
 from device_data import folder_of
-from fed import drain, facts, rounded, synchronize
+from fed import facts, rounded, synchronize
 from stage import Stage, parse_stage
 from torch import Tensor
 
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader import transforms as T
-from lmdbloader.lab.arms import cpu_seconds
 
-MEAN, STD = feeds.MEAN, feeds.STD
 # The images of a batch that lists are compared on; seconds for them; the lists wanted.
 COMPARED, EQUALITY_SECONDS, LISTS = 16, 35.0, 1000
 EPOCHS = 200
 # (batch size, side) of images on which each operation is timed.
 KINDS_ON = (256, 128)
 
-GEOMETRY: dict[str, Callable[[np.random.Generator], T.Transform]] = {
-    "RandomCrop": lambda rng: T.RandomCrop(2 * int(rng.integers(8, 40))),
-    "RandomCrop, padded": lambda rng: T.RandomCrop(2 * int(rng.integers(20, 40)), 8, fill=7),
-    "CenterCrop": lambda rng: T.CenterCrop(2 * int(rng.integers(8, 40))),
-    "RandomHorizontalFlip": lambda rng: T.RandomHorizontalFlip(),
-    "RandomVerticalFlip": lambda rng: T.RandomVerticalFlip(),
-    "RandomDihedral": lambda rng: T.RandomDihedral(),
-    "RandomTranslate": lambda rng: T.RandomTranslate(2 * int(rng.integers(1, 9))),
-    "RandomResizedCrop": lambda rng: T.RandomResizedCrop(2 * int(rng.integers(8, 60))),
-    "RandomResizedCrop, bicubic": lambda rng: T.RandomResizedCrop(48, interpolation="bicubic"),
-    "Resize": lambda rng: T.Resize((2 * int(rng.integers(8, 60)),) * 2),
-}
-COLORS: dict[str, Callable[[np.random.Generator], T.Transform]] = {
-    "ColorJitter": lambda rng: T.ColorJitter(0.4, 0.4, 0.4, 0.1),
-    "RandomGrayscale": lambda rng: T.RandomGrayscale(0.5),
-    "RandomSolarize": lambda rng: T.RandomSolarize(128),
-    "RandomPosterize": lambda rng: T.RandomPosterize(4),
-    "RandomInvert": lambda rng: T.RandomInvert(),
-    "RandomAutocontrast": lambda rng: T.RandomAutocontrast(),
-    "RandomEqualize": lambda rng: T.RandomEqualize(),
-    "RandomAdjustSharpness": lambda rng: T.RandomAdjustSharpness(2),
-    "RandomChannelPermutation": lambda rng: T.RandomChannelPermutation(),
-    "GaussianBlur": lambda rng: T.GaussianBlur(5, (0.1, 2.0)),
-    "GaussianNoise": lambda rng: T.GaussianNoise(0.0, 0.1),
-    "TrivialAugmentWide": lambda rng: T.TrivialAugmentWide(),
-    "RandAugment": lambda rng: T.RandAugment(),
-}
-VALUES: dict[str, Callable[[np.random.Generator], T.Transform]] = {
-    "ToDtype": lambda rng: T.ToDtype(torch.float32, scale=True),
-    "Normalize": lambda rng: T.Normalize(MEAN, STD),
-    "RandomErasing": lambda rng: T.RandomErasing(0.5),
-}
+# Lists are drawn of these.
+GEOMETRY: list[T.Transform] = [
+    *(T.RandomCrop(side) for side in (16, 34, 64)), T.RandomCrop(64, 8, pad_if_needed=True, fill=7), T.CenterCrop(24),
+    T.RandomHorizontalFlip(), T.RandomVerticalFlip(), T.RandomDihedral(), T.RandomTranslate(6),
+    T.RandomResizedCrop(48), T.RandomResizedCrop(90, interpolation="bicubic"), T.Resize((40, 40)), T.Resize((120, 100)),
+]  # fmt: skip
+COLORS: list[T.Transform] = [
+    T.ColorJitter(0.4, 0.4, 0.4, 0.1), T.RandomGrayscale(0.5), T.RandomSolarize(128), T.RandomPosterize(4),
+    T.RandomInvert(), T.RandomAutocontrast(), T.RandomEqualize(), T.RandomAdjustSharpness(2),
+    T.RandomChannelPermutation(), T.GaussianBlur(5, (0.1, 2.0)), T.GaussianNoise(0.0, 0.1), T.TrivialAugmentWide(),
+    T.RandAugment(), T.AutoAugment(),
+]  # fmt: skip
+VALUES: list[T.Transform] = [
+    T.RandomErasing(0.5), T.ToDtype(torch.float32, scale=True), T.Normalize(feeds.MEAN, feeds.STD),
+]  # fmt: skip
 
 
 def main() -> None:
@@ -77,7 +57,6 @@ def main() -> None:
         return
     for what, seconds, measure in (
         ("equality", EQUALITY_SECONDS + 2, equality),
-        ("pairs", 18, pairs),
         ("kinds", 10, kinds),
         ("memory", 12, memory),
     ):
@@ -88,13 +67,11 @@ def main() -> None:
 
 def random_list(rng: np.random.Generator, *, with_color: bool) -> tuple[list[T.Transform], str]:
     """Return random transforms, and the operation on colours among them or "geometry"; colours are left uint8."""
-    names = list(rng.choice(list(GEOMETRY), rng.integers(0 if with_color else 1, 4)))
-    found = [GEOMETRY[name](rng) for name in names]
+    found = [GEOMETRY[rng.integers(len(GEOMETRY))] for _ in range(rng.integers(0 if with_color else 1, 4))]
     if with_color:
-        name = str(rng.choice(list(COLORS)))
-        return [*found, COLORS[name](rng)], name
-    chosen = [name for name in VALUES if rng.random() < 0.5]
-    return [*found, *(VALUES[name](rng) for name in chosen)], "geometry"
+        found.append(COLORS[rng.integers(len(COLORS))])
+        return found, type(found[-1]).__name__
+    return [*found, *VALUES[: rng.integers(len(VALUES) + 1)]], "geometry"
 
 
 def equality(stage: Stage, device: torch.device) -> dict[str, Any]:
@@ -146,61 +123,16 @@ def difference(one: Tensor, other: Tensor) -> float:
     return float((one.double() - other.double()).abs().max()) if one.numel() else 0.0
 
 
-def pairs(stage: Stage, device: torch.device) -> list[dict[str, Any]]:
-    """Return pairs a second, cropped to 96 px, turned and as floats on the device, by source and batch size."""
-    rows: list[dict[str, Any]] = []
-    transforms = [T.RandomCrop(96), T.RandomDihedral(), T.ToDtype(torch.float32, scale=True)]
-    ways = feeds.ways_of_loading("kept", "on device", "copied")
-    # Epochs long enough that their starts do not count.
-    for data, repeat in (("large", 512), ("pairs", 8)):
-        for name, options in ways.items():
-            for batch_size in (2,) if stage.small else (64, 256, 1024):
-                open_loader = partial(
-                    feeds.open_loader, LMDBDataset(folder_of(stage) / data), batch_size, device=device, seed=0,
-                    drop_last=True, transforms=transforms, repeat=1 if stage.small else repeat, **options,
-                )  # fmt: skip
-                what = f"{data}, {name}, {batch_size}"
-                row = stage.attempt(what, 1.5, partial(samples_per_s, open_loader, device, 0.0 if stage.small else 0.7))
-                if row is not None:
-                    rows.append({"data": data, "way": name, **row})
-                    stage.put("pairs", rows)
-    return rows
-
-
-def samples_per_s(open_loader: Callable[[], Loader], device: torch.device, seconds: float) -> dict[str, Any]:
-    """Return the speed of a Loader whose batches nobody works on; datasets that are kept have come before."""
-    loader = open_loader()
-    feed = feeds.loader_feed("", loader, device)
-    batches = feed.raw()
-    try:
-        for _ in range(min(len(loader), 100)):
-            next(batches)
-        drain(feed, batches)
-        synchronize(device)
-        count, cpu, began = 0, cpu_seconds(), time.perf_counter()
-        while not count or time.perf_counter() - began < seconds:
-            next(batches)
-            count += 1
-        synchronize(device)
-        elapsed = time.perf_counter() - began
-        speed, cores = count * loader.batch_size / elapsed, (cpu_seconds() - cpu) / elapsed
-        return {"batch_size": loader.batch_size, "samples_per_s": rounded(speed), "cores": rounded(cores)}
-    finally:
-        batches.close()  # type: ignore[attr-defined]
-        loader.close()
-
-
 def kinds(stage: Stage, device: torch.device) -> list[dict[str, Any]]:
     """Return the microseconds of each operation on a batch that is on the device: the host's, and all of it."""
     from lmdbloader.transforms import on_device  # type: ignore[attr-defined]
 
     batch_size, side = (4, 96) if stage.small else KINDS_ON
-    rng = np.random.default_rng(0)
     images = torch.randint(256, (batch_size, 3, side, side), dtype=torch.uint8, device=device)
     samples = np.arange(batch_size)
     rows = []
-    for name, make in (GEOMETRY | COLORS | VALUES).items():
-        listed = [make(rng)] if name != "Normalize" else [T.ToDtype(torch.float32, scale=True), make(rng)]
+    for transform in (*GEOMETRY, *COLORS, *VALUES):
+        listed = [VALUES[1], transform] if isinstance(transform, T.Normalize) else [transform]
 
         def timed(listed: list[T.Transform] = listed) -> dict[str, Any]:
             calls = 2 if stage.small else 20
@@ -215,9 +147,9 @@ def kinds(stage: Stage, device: torch.device) -> list[dict[str, Any]]:
             both = time.perf_counter() - began
             return {"us_host": rounded(1e6 * host / calls), "us": rounded(1e6 * both / calls)}
 
-        row = stage.attempt(f"kind: {name}", 0.5, timed)
+        row = stage.attempt(f"kind: {transform}", 0.5, timed)
         if row is not None:
-            rows.append({"kind": name, "batch_size": batch_size, "side": side, **row})
+            rows.append({"kind": str(transform), "batch_size": batch_size, "side": side, **row})
             stage.put("kinds", rows)
     return rows
 

@@ -30,7 +30,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     stage.put("environment", {**environment(stage.data), **gpu_facts()})
     small = stage.small
-    num_pairs, num_tiny, num_large, num_photos = (128, 256, 3, 60) if small else (32_000, 50_000, 200, 4_000)
+    num_pairs, num_tiny, num_large, num_photos = (640, 256, 3, 60) if small else (32_000, 50_000, 200, 4_000)
     for name, samples in (
         ("pairs", lambda: pairs(num_pairs)),
         ("tiny", lambda: tiny(num_tiny)),

@@ -434,29 +434,6 @@ def restore(run: Run, trainers: list[PairTrainer], batch_size: int, names: tuple
         measure_feed(run, open_feed, what, trainers, 96, seconds, start=start, alone=0.5)
 
 
-def pinning(run: Run, trainer: PairTrainer, batch_sizes: tuple[int, ...], seconds: float) -> None:
-    """Measure pinned memory against paged, for small patches and larger ones, by small batches and larger ones."""
-    data = run.stage.data / "pairs_raw"
-    for patch in (16,) if run.stage.small else (16, 64):
-        for batch_size in batch_sizes:
-            common: dict[str, Any] = {"batch_size": batch_size, "device": run.device, "crop": patch}
-            pair_ceiling(run, trainer, patch, batch_size, seconds)
-            ways: dict[str, Callable[[], Feed]] = {
-                f"loader, {copies}": lambda copies=copies, common=common: feeds.loader_pairs(  # type: ignore[misc]
-                    data, copies=copies, endless=True, name=f"loader, {copies}", **common
-                )
-                for copies in ("ahead", "pinned", "paged")
-            }
-            for pinned in (True, False):
-                name = f"DataLoader over the dataset, {'pinned' if pinned else 'paged'}"
-                ways[name] = lambda name=name, pinned=pinned, common=common: feeds.dataloader_pairs(  # type: ignore[misc]
-                    data, workers=min(run.workers, 8), pinned=pinned, name=name, **common
-                )
-            for name, open_feed in ways.items():
-                what = f"{name}, {batch_size}"
-                measure_feed(run, open_feed, what, [trainer], patch, seconds, start=1.5, alone=0)
-
-
 def consult(run: Run, size: int, batch_size: int, model: str, name: str) -> None:
     """Store the predictions of `plan` and `doctor` for a feed and a network, with the measured values."""
     ceiling = run.ceilings.get((model, size, batch_size))
@@ -702,8 +679,6 @@ def measure_more(run: Run, names: tuple[str, ...], batch_size: int) -> None:
     for model, name in asked[: 1 if small else None]:
         consult(run, large, batch_size, model, name)
     restorers = make_restorers(run)
-    for restorer in restorers[-1:]:
-        pinning(run, restorer, (4,) if small else (8, 128), 1.0)
     restore(run, restorers, 4 if small else 64, ("loader pairs_lz4",), 1.2)
     trainer = run.stage.attempt(names[-1], 3, lambda: ImageTrainer(names[-1], device))
     classifiers = [trainer] if trainer else []

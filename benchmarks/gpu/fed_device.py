@@ -1,4 +1,4 @@
-"""Stage (i): training as a share of its ceiling, fed by copies, transforms on the device, and datasets kept there.
+"""Stage (j): training as a share of its ceiling, fed by copies, transforms on the device, and datasets kept there.
 
 The ceiling is the same step on batches that never leave the device. It is measured in turns with every feed, for short
 steps depend on the host, whose speed varies; a share is the median over the turns. Epochs follow one another, so their

@@ -21,15 +21,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-import lmdbloader
 from lmdbloader import LMDBDataset, Loader
-from lmdbloader.loader.device import apply
-from lmdbloader.transforms import Normalize, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, ToDtype, Transform
+from lmdbloader.transforms import Normalize, RandomHorizontalFlip, RandomResizedCrop, ToDtype, Transform
 
 Batch = tuple[Tensor, Tensor]
-# How a Loader's batches come to the device: copied ahead on its own stream, or by the loop, from pinned memory or
-# from memory as it comes.
-Copies = Literal["ahead", "pinned", "paged"]
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 # Samples of the one long epoch of an endless feed, at least, and batches.
 _LONG_SAMPLES, _LONG_BATCHES = 200_000, 1000
@@ -137,19 +132,11 @@ def lacks(*options: str) -> str | None:
     return f"this build has no {', '.join(absent)}" if absent else None
 
 
-def open_loader(
-    dataset: LMDBDataset, batch_size: int, *, device: torch.device, copies: Copies = "ahead", **options: Any
-) -> Loader:
-    """Return a Loader whose batches come to the device in one of three ways."""
-    options = {"order": "random", **options}
+def open_loader(dataset: LMDBDataset, batch_size: int, **options: Any) -> Loader:
+    """Return a Loader in random order, by default; it may have more threads than there are cores."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "num_threads=", UserWarning)
-        if copies == "ahead":
-            return Loader(dataset, batch_size, device=device, **options)
-        try:
-            return Loader(dataset, batch_size, pin_memory=copies == "pinned", **options)
-        except TypeError:  # a release without pin_memory: pinned where no device is named, and not for "cpu"
-            return Loader(dataset, batch_size, device=None if copies == "pinned" else "cpu", **options)
+        return Loader(dataset, batch_size, **{"order": "random", **options})
 
 
 def image_transforms(size: int, dtype: torch.dtype) -> list[Transform]:
@@ -207,7 +194,6 @@ def loader_images(
     size: int,
     device: torch.device,
     dtype: torch.dtype = torch.bfloat16,
-    copies: Copies = "ahead",
     threads: int | Literal["auto"] = "auto",
     endless: bool = False,
     seed: int = 0,
@@ -222,7 +208,6 @@ def loader_images(
         long_view(dataset, batch_size) if endless else dataset,
         batch_size,
         device=device,
-        copies=copies,
         seed=seed,
         drop_last=True,
         num_threads=threads,
@@ -240,30 +225,14 @@ def loader_pairs(
     *,
     batch_size: int,
     device: torch.device,
-    crop: int | None = None,
-    dtype: torch.dtype = torch.uint8,
-    copies: Copies = "ahead",
-    threads: int | Literal["auto"] = "auto",
     endless: bool = False,
     seed: int = 0,
     name: str | None = None,
 ) -> Feed:
-    """Return a Loader over pairs: uint8 as stored, or floats in 0..1; with `crop`, random crops of so many HR
-    pixels."""
-    transforms: list[Transform] = [] if crop is None else [RandomCrop(crop)]
-    if dtype != torch.uint8:
-        transforms.append(ToDtype(dtype, scale=True))
+    """Return a Loader over pairs, uint8 as stored."""
     dataset = LMDBDataset(path)
-    loader = open_loader(
-        long_view(dataset, batch_size) if endless else dataset,
-        batch_size,
-        device=device,
-        copies=copies,
-        seed=seed,
-        drop_last=True,
-        num_threads=threads,
-        transforms=transforms,
-    )
+    dataset = long_view(dataset, batch_size) if endless else dataset
+    loader = open_loader(dataset, batch_size, device=device, seed=seed, drop_last=True)
     return loader_feed(name or f"loader {path.name}", loader, device)
 
 
@@ -334,33 +303,6 @@ def folder_pairs(
         PngPairs(folder, _as_they_are), batch_size, workers, device, pinned=pinned, endless=endless, seed=seed
     )
     return _dataloader_feed(name, "folder", source, device, batch_size, None)
-
-
-def dataloader_pairs(
-    path: Path,
-    *,
-    batch_size: int,
-    device: torch.device,
-    workers: int,
-    crop: int | None = None,
-    pinned: bool = True,
-    name: str = "DataLoader over the dataset",
-) -> Feed:
-    """Return torch's DataLoader over a dataset of pairs, without end: uint8; with `crop`, random crops."""
-    from stores import EndlessOrder
-
-    dataset = LMDBDataset(path)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*worker processes", UserWarning)
-        source = lmdbloader.dataloader(
-            dataset if crop is None else dataset.transformed([RandomCrop(crop)]),
-            batch_size,
-            sampler=EndlessOrder(len(dataset), 0),
-            num_workers=workers,
-            pin_memory=pinned and device.type == "cuda",
-            drop_last=True,
-        )
-    return _dataloader_feed(name, "dataloader", source, device, batch_size, None)
 
 
 def _dataloader(
@@ -466,13 +408,6 @@ def _channels_last(images: Tensor, labels: Tensor) -> Batch:
 
 def _flat_labels(images: Tensor, labels: Tensor) -> Batch:
     return images, labels.reshape(len(labels)).long()
-
-
-def num_bytes(batch: Any) -> int:
-    """Return the bytes of all tensors of a batch."""
-    found: list[int] = []
-    apply(batch, lambda tensor: found.append(tensor.numel() * tensor.element_size()))
-    return sum(found)
 
 
 def residual_network(name: str, num_classes: int = 1000) -> tuple[nn.Module, str]:

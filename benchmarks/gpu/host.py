@@ -61,25 +61,23 @@ def ways(stage: Stage, device: torch.device) -> dict[str, Callable[[], Iterator[
     """Return ways to get batches on the device: name -> function that begins."""
     dataset = LMDBDataset(folder_of(stage) / "pairs")
 
-    def loader(copies: feeds.Copies = "ahead", **options: Any) -> Iterator[Any]:
-        opened = feeds.open_loader(
-            dataset, BATCH_SIZE, device=device, copies=copies, seed=0, drop_last=True,
-            transforms=[RandomCrop(CROP), RandomDihedral()], **options,
-        )  # fmt: skip
+    def loader(**options: Any) -> Iterator[Any]:
+        options = {"seed": 0, "drop_last": True, "transforms": [RandomCrop(CROP), RandomDihedral()], **options}
+        opened = feeds.open_loader(dataset, BATCH_SIZE, **options)
         return feeds.loader_feed("", opened, device).raw()
 
     def bare() -> Iterator[Any]:
-        batches = loader("pinned")
+        batches = loader(pin_memory=True)
         pinned = [tuple(part.clone() for part in next(batches)) for _ in range(8)]
         if device.type == "cuda":
             pinned = [tuple(part.pin_memory() for part in batch) for batch in pinned]
         return (bring(batch, device) for batch in cycle(pinned))
 
     def copied_by_the_loop() -> Iterator[Any]:
-        return (bring(batch, device) for batch in loader("pinned"))
+        return (bring(batch, device) for batch in loader(pin_memory=True))
 
     named = feeds.ways_of_loading("copied", "on device", "kept")
-    ours = {f"Loader, {name}": partial(loader, **options) for name, options in named.items()}
+    ours = {f"Loader, {name}": partial(loader, device=device, **options) for name, options in named.items()}
     return {".to() of ready batches": bare, "Loader, .to()": copied_by_the_loop, **ours}
 
 

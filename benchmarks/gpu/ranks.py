@@ -101,7 +101,7 @@ def be_rank(path: Path, rank: int, backend: str, way: str, store: Path, device: 
     model = DistributedDataParallel(nn.Conv2d(3, 3, 3, padding=1).to(where))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     loader = feeds.open_loader(
-        LMDBDataset(path), BATCH_SIZE, device=where, seed=0, shard="auto", drop_last=True, repeat=10,
+        LMDBDataset(path), BATCH_SIZE, device=where, seed=0, shard="auto", drop_last=True,
         transforms=[RandomCrop(64), RandomDihedral()], **feeds.ways_of_loading()[way],
     )  # fmt: skip
     numbers: list[int] = []

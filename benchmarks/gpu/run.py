@@ -65,9 +65,9 @@ STAGES = {
     "material": Plan("material.py", 150, "datasets made", needs=()),
     "device_data": Plan("device_data.py", 60, "small datasets made", needs=()),
     "host": Plan("host.py", 35, "(g) the loop's own time for a batch", needs=_SMALL),
-    "device": Plan("device.py", 110, "(h) transforms on the device: equal, and how fast", needs=_SMALL),
-    "fed_device": Plan("fed_device.py", 120, "(i) training fed by the device side or not", needs=_SMALL),
-    "keep": Plan("keep.py", 85, "(j) datasets that stay on the device or decoded", needs=_SMALL),
+    "device": Plan("device.py", 85, "(h) transforms on the device: equal, and how fast", needs=_SMALL),
+    "keep": Plan("keep.py", 110, "(i) datasets that stay on the device or decoded", needs=_SMALL),
+    "fed_device": Plan("fed_device.py", 120, "(j) training fed by the device side or not", needs=_SMALL),
     "ranks": Plan("ranks.py", 50, "(k) two processes on one GPU", needs=_SMALL),
     "jpeg": Plan("jpeg.py", 35, "(l) JPEG decoded on the GPU", needs=_SMALL),
     "correct": Plan("correct.py", 200, "(a) right on CUDA"),
@@ -78,7 +78,7 @@ STAGES = {
     "compare": Plan("compare.py", 480, "(f) scripts/compare_training.py: files, DataLoader and Loader"),
     "cores more": Plan("cores.py", 130, "(b) converting by fewer workers, processes", more=True),
     "accuracy more": Plan("accuracy.py", 230, "(e) more seeds", more=True),
-    "fed more": Plan("fed.py", 150, "(d) plan, doctor, pinned and paged memory, whole epochs", more=True),
+    "fed more": Plan("fed.py", 150, "(d) plan, doctor, whole epochs", more=True),
 }
 # Everything else depends on them: they make files.
 _FIRST = tuple(name for name, plan in STAGES.items() if not plan.needs)
