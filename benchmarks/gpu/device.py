@@ -70,8 +70,14 @@ def random_list(rng: np.random.Generator, *, with_color: bool) -> tuple[list[T.T
     found = [GEOMETRY[rng.integers(len(GEOMETRY))] for _ in range(rng.integers(0 if with_color else 1, 4))]
     if with_color:
         found.append(COLORS[rng.integers(len(COLORS))])
-        return found, type(found[-1]).__name__
+        return found, kind_of(found[-1])
     return [*found, *VALUES[: rng.integers(len(VALUES) + 1)]], "geometry"
+
+
+def kind_of(transform: T.Transform) -> str:
+    """Return the name of a kind of transform."""
+    how = getattr(transform, "interpolation", "bilinear")
+    return type(transform).__name__ + (f", {how}" if how == "bicubic" else "")
 
 
 def equality(stage: Stage, device: torch.device) -> dict[str, Any]:
@@ -131,7 +137,7 @@ def kinds(stage: Stage, device: torch.device) -> list[dict[str, Any]]:
     images = torch.randint(256, (batch_size, 3, side, side), dtype=torch.uint8, device=device)
     samples = np.arange(batch_size)
     rows = []
-    for transform in (*GEOMETRY, *COLORS, *VALUES):
+    for name, transform in {kind_of(each): each for each in (*GEOMETRY, *COLORS, *VALUES)}.items():
         listed = [VALUES[1], transform] if isinstance(transform, T.Normalize) else [transform]
 
         def timed(listed: list[T.Transform] = listed) -> dict[str, Any]:
@@ -147,9 +153,9 @@ def kinds(stage: Stage, device: torch.device) -> list[dict[str, Any]]:
             both = time.perf_counter() - began
             return {"us_host": rounded(1e6 * host / calls), "us": rounded(1e6 * both / calls)}
 
-        row = stage.attempt(f"kind: {transform}", 0.5, timed)
+        row = stage.attempt(f"kind: {name}", 0.5, timed)
         if row is not None:
-            rows.append({"kind": str(transform), "batch_size": batch_size, "side": side, **row})
+            rows.append({"kind": name, "batch_size": batch_size, "side": side, **row})
             stage.put("kinds", rows)
     return rows
 

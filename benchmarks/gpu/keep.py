@@ -22,7 +22,7 @@ from stage import Stage, parse_stage
 from lmdbloader import LMDBDataset, Loader
 from lmdbloader import transforms as T
 
-EPOCHS = 4
+EPOCHS = 3
 # Batches of the last epoch that are compared.
 _COMPARED = 10
 

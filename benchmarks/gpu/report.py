@@ -61,6 +61,7 @@ $RUN --stages correct cores                                  # each command ends
 $RUN --stages copies fed accuracy
 $RUN --stages more                                           # measurements that the other stages leave for the end
 $RUN --stages compare                                        # scripts/compare_training.py
+$RUN --stages device-side                                    # transforms and datasets on the device; by itself, too
 python benchmarks/gpu/report.py benchmarks/results/gpu       # builds these pages
 ```
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from report_device import told_decoders, told_equal, told_host, told_pairs, told_shares
 from report_loading import FFCV, FOLDER, OURS
 from report_results import REPEATED, Results, Row, first, matching, over
 from report_text import number, ratio, share
@@ -17,6 +18,7 @@ _ANCHORS = {
     "cores": "loading-on-all-cores-without-the-gpu",
     "copies": "copies-to-the-device",
     "training": "training-throughput",
+    "device side": "the-device-side",
     "accuracy": "accuracy",
 }
 
@@ -299,6 +301,11 @@ QUESTIONS: Sequence[Question] = (
     Question("How does the forward pass grow with the batch size?", phase("forward"), "training"),
     Question("How does the backward pass grow with the batch size?", phase("backward"), "training"),
     Question("Does `doctor` predict the measured result?", foretold, "training"),
+    Question("How long is the loop's own thread in `next(loader)`?", told_host, "device side"),
+    Question("Do transforms on the device give the values of the CPU?", told_equal, "device side"),
+    Question("Which share of the ceiling is left with transforms or data on the device?", told_shares, "device side"),
+    Question("How many pairs of 96 px a second come from large images?", told_pairs, "device side"),
+    Question("Is decoding JPEG on the GPU worth it?", told_decoders, "device side"),
     Question("How much sooner does the same number of epochs finish?", times_to_epochs, "accuracy"),
     Question("Does training reach the same accuracy as from the folder?", same, "accuracy", is_claimed=True),
 )

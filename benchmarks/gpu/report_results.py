@@ -19,6 +19,13 @@ STAGES = {
     "fed": "training throughput",
     "accuracy": "accuracy",
     "compare": "image files, LMDB and Loader",
+    "device_data": "small datasets made",
+    "host": "the loop's own time for a batch",
+    "device": "transforms on the device",
+    "keep": "datasets that are kept",
+    "fed_device": "training fed by the device side",
+    "ranks": "two processes on one GPU",
+    "jpeg": "JPEG decoded on the GPU",
 }
 # Tests that were run again by hand after a fix.
 REPEATED = "repeated"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from report_answers import QUESTIONS
 from report_compare import compare
+from report_device import device_side
 from report_loading import copies, cores
 from report_results import REPEATED, STAGES, Results, Row
 from report_text import NOTHING, cell_text, number, paragraphs, source, table
@@ -148,5 +149,5 @@ def by_run(results: Results) -> str:
 
 
 SECTIONS: Sequence[Callable[[Results], str]] = (
-    machine, by_run, correct, cores, copies, fed, accuracy, compare, missing,
+    machine, by_run, correct, cores, copies, fed, device_side, accuracy, compare, missing,
 )  # fmt: skip
