@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from report_results import Results, Row, matching
 from report_text import NOTHING, cell_text, number, pair, paragraphs, pivot, ratio, share, source, table
 from report_training import name_of
@@ -22,7 +24,7 @@ _DATA = {
     "jpegs": "JPEG files, 128 px",
     "pixels": "the same images as pixels",
 }
-_SAID = {True: "yes", False: "**no**"}
+_SAID: dict[Any, str] = {True: "yes", False: "**no**"}
 STAGES = ("host", "device", "keep", "fed_device", "ranks", "jpeg")
 
 
@@ -141,8 +143,6 @@ def ranks(results: Results) -> str:
     lines = []
     for row in results.rows("ranks", "ranks"):
         kept = [_SAID.get(row.get(key), NOTHING) for key in ("are_disjoint", "are_weights_equal")]
-            {True: "yes", False: "**no**"}.get(row.get(key), NOTHING) for key in ("are_disjoint", "are_weights_equal")
-        ]
         said = cell_text(row.get("message", ""))[-200:]
         lines.append([row["backend"], way_of(row["way"]), row["ended"], *kept, number(row.get("steps_per_s")), said])
     head = ["backend", "batches", "ended", "samples disjoint", "weights equal", "steps/s", "message"]
