@@ -101,8 +101,8 @@ def test_the_loops_wait_for_a_core_does_not_make_cpu_the_bottleneck_of_a_slow_pi
 # --- What would help ---
 
 
-def advice_of(facts: LoaderFacts = FACTS, *, side: int | None = 96, **stages: float) -> Advice:
-    found: Advice = named(figures(100, 10, **stages), facts, side=side)[1]
+def advice_of(facts: LoaderFacts = FACTS, *, side: int | None = 96, device: str = "cpu", **stages: float) -> Advice:
+    found: Advice = named(figures(100, 10, **stages), facts, side=side, device=device)[1]
     return found
 
 
@@ -141,6 +141,35 @@ def test_the_change_that_helps_most_is_given_with_its_gain(
     assert said in advice.text
     assert 1000 * advice.step_seconds == pytest.approx(milliseconds, abs=0.06)
     assert f"{milliseconds:.3g} ms a step instead of 100 ms" in str(advice)
+
+
+ON_GPU = replace(FACTS, device="cuda:0", images=replace(PIXELS, fits_device=True))
+DECODED = replace(FACTS, images=replace(JPEGS, fits_decoded=True))
+
+
+@pytest.mark.parametrize(
+    ("facts", "stages", "device", "said"),
+    [
+        (FACTS, {"transform": 150, "read": 50}, "cuda", "device='cuda', on='device'"),
+        (FACTS, {"transform": 150, "read": 50}, "cpu", "twice as many cores"),
+        (replace(FACTS, transforms_there=True), {"transform": 150, "read": 50}, "cuda", "twice as many cores"),
+        # Less than half of the time is saved.
+        (FACTS, {"transform": 90, "decode": 60, "read": 50}, "cuda", "twice as many cores"),
+        (ON_GPU, {"transform": 150, "read": 50}, "cuda", "keep='device'"),
+        (ON_GPU, {"read": 150, "transform": 50}, "cuda", "keep='device'"),
+        (ON_GPU, {"read": 150, "transform": 50}, "cpu", "a fast disk"),
+        (replace(ON_GPU, keep="device"), {"transform": 150, "read": 50}, "cuda", "on='device'"),
+        (DECODED, {"decode": 150, "transform": 50}, "cpu", "keep='memory'"),
+        (replace(DECODED, images=JPEGS), {"decode": 150, "transform": 50}, "cpu", "--max-resolution"),
+        (replace(DECODED, keep="memory"), {"decode": 150, "transform": 50}, "cpu", "--max-resolution"),
+        (replace(DECODED, images=replace(PACKED, fits_decoded=True)), {"decode": 150}, "cpu", "--codec raw"),
+        (replace(DECODED, kind="workers"), {"decode": 150, "transform": 50}, "cpu", "--max-resolution"),
+    ],
+)
+def test_a_loader_leaves_work_to_the_device_or_keeps_what_it_has_done(
+    facts: LoaderFacts, stages: dict[str, float], device: str, said: str
+) -> None:
+    assert said in advice_of(facts, device=device, **stages).text
 
 
 @pytest.mark.parametrize("images", [JPEGS, replace(SLOW, is_resized=False), DELTA])

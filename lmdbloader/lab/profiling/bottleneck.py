@@ -231,6 +231,8 @@ def advise(
 def _changes(
     name: Bottleneck, figures: TypicalStep, feed: LoadingCost, facts: LoaderFacts, side: int | None, device: str
 ) -> Iterator[Change]:
+    if facts.kind == "loader" and name in ("storage", "verify", "decode", "transform"):
+        yield from _device_side(name, feed, facts, device)
     if name == "model":
         waits = "not at all" if figures.stall < 0.0005 else f"{figures.stall:.1%} of the time"
         yield f"Faster loading would gain nothing: the loop waits for data {waits}.", figures.step, False
@@ -263,6 +265,29 @@ def _changes(
     if is_work and facts.num_threads < facts.num_cores:
         text = f"Loader(..., num_threads={facts.num_cores}) uses all cores; now it is {facts.num_threads}."
         yield text, feed.step_with(feed.total * facts.num_threads / facts.num_cores), False
+
+
+def _device_side(name: Bottleneck, feed: LoadingCost, facts: LoaderFacts, device: str) -> Iterator[Change]:
+    """Yield what a Loader can leave to a CUDA device, or do only once."""
+    images = facts.images
+    if device.startswith("cuda") and images is not None and images.fits_device and facts.keep is None:
+        text = (
+            f"Loader(..., device={device!r}, keep='device') copies the images to the device in the first epoch, and "
+            "transforms them there from then on: they are of one size, and fit in half of its free memory."
+        )
+        yield text, feed.step_with(0.0), True
+    if device.startswith("cuda") and name == "transform" and not facts.transforms_there:
+        text = f"Loader(..., device={device!r}, on='device') leaves the transforms to the device, and sends it uint8."
+        yield text, feed.without("transform"), True
+    is_jpeg = images is not None and images.codecs.get("jpeg", 0.0) > 0.5
+    if name == "decode" and images is not None and is_jpeg and images.fits_decoded and facts.keep is None:
+        text = (
+            "Loader(..., keep='memory') keeps decoded images, which fit in half of the free memory: nothing is read or "
+            "decoded from the second epoch on."
+        )
+        done_once: tuple[Bottleneck, ...] = ("storage", "verify", "decode")
+        others = feed.total - sum(feed.parts.get(part, 0.0) for part in done_once)
+        yield text, feed.step_with(others), True
 
 
 def _storage(figures: TypicalStep, feed: LoadingCost, facts: LoaderFacts) -> Iterator[Change]:

@@ -20,6 +20,8 @@ from lmdbloader.loader.quasi_random import QuasiRandom
 from lmdbloader.transforms import Geometry, Transform
 from lmdbloader.transforms.base import leaves
 
+# Of what is free there, the share that a Loader may use for images that it keeps, by default.
+_KEPT = 0.5
 # Where batches are made: by a Loader's threads, by worker processes, or by the thread that asks for them.
 BatchMaker = Literal["loader", "workers", "main"]
 
@@ -36,6 +38,9 @@ class StoredImages:
         is_resized: Whether the transforms make images of another size of them by a resize, not by a crop alone.
         fits_raw: Whether the pixels of all samples fit in the free memory, or it is not known.
         are_slow_jpegs: Whether they are JPEG files that can be recoded to decode faster.
+        fits_decoded: Whether the pixels of all samples fit in half of the free memory.
+        fits_device: Whether the images of a field are all of one size, and the pixels of all samples fit in half of
+            the free memory of the Loader's CUDA device.
     """
 
     codecs: dict[str, float]
@@ -45,6 +50,8 @@ class StoredImages:
     is_resized: bool
     fits_raw: bool = True
     are_slow_jpegs: bool = False
+    fits_decoded: bool = False
+    fits_device: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,8 @@ class LoaderFacts:
         warmup: Steps until the batches that were ready at the beginning are used up.
         images: The stored images; None unless it is an LMDBDataset with images.
         device: To which a Loader copies its batches, None if they come in the computer's memory.
+        transforms_there: Whether the device carries out a Loader's transforms.
+        keep: What a Loader keeps: images on the "device", decoded ones in "memory", or None.
     """
 
     name: str
@@ -74,6 +83,8 @@ class LoaderFacts:
     warmup: int
     images: StoredImages | None
     device: str | None = None
+    transforms_there: bool = False
+    keep: str | None = None
 
     def has_copied_to(self, device: torch.device) -> bool:
         """Return whether batches are on a device already when the loop gets them; cuda is any one of CUDA's."""
@@ -112,8 +123,10 @@ def facts_of(batches: Any) -> LoaderFacts:
             loader.dataset.path,
             min(loader.num_threads, loader.groups_ahead) * at_once,
             (loader.groups_ahead + 1) * at_once,
-            _stored(loader.dataset, [*loader.transforms, *chain.from_iterable(loader.views or ())]),
+            _stored(loader.dataset, [*loader.transforms, *chain.from_iterable(loader.views or ())], loader.device),
             None if loader.device.type == "cpu" else str(loader.device),
+            getattr(loader, "on", None) == "device",
+            getattr(loader, "keep", None),
         )
     # Of another iterable it is not known whether any of this process's children work for it.
     workers = batches.num_workers if isinstance(batches, DataLoader) else 0
@@ -132,19 +145,26 @@ def facts_of(batches: Any) -> LoaderFacts:
     )
 
 
-def _stored(dataset: LMDBDataset, transforms: Sequence[Transform]) -> StoredImages | None:
+def _stored(
+    dataset: LMDBDataset, transforms: Sequence[Transform], device: torch.device | None = None
+) -> StoredImages | None:
     fields = [name for name, f in dataset.fields.items() if f.kind == "image"]
     if not fields or not len(dataset):
         return None
     shares, total = codec_shares((column(dataset, n, "codec"), column(dataset, n, "stored_nbytes")) for n in fields)
     raw = sum(int(column(dataset, name, "raw_nbytes").sum(dtype=np.int64)) for name in fields)
     memory = describe_memory()
+    sizes = {name: image_sizes(dataset, name) for name in fields}
+    is_there = device is not None and device.type == "cuda"
+    room = _KEPT * torch.cuda.mem_get_info(device)[0] if is_there else 0.0
     return StoredImages(
         shares,
         total / len(dataset),
         raw / len(dataset),
-        max(int(np.median(image_sizes(dataset, name).max(axis=1))) for name in fields),
+        max(int(np.median(found.max(axis=1))) for found in sizes.values()),
         any(isinstance(t, Geometry) and t.resizes for t in leaves(transforms)),
         not memory.usable_nbytes or raw <= FOR_THE_CACHE * memory.free_nbytes,
         shares.get("jpeg", 0.0) > 0.5 and any(has_slow_jpegs(dataset, name) for name in fields),
+        raw <= _KEPT * memory.free_nbytes,
+        raw <= room and all((found == found[0]).all() for found in sizes.values()),
     )
