@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -125,6 +127,69 @@ def test_a_comparison_has_its_conclusion_and_its_tables(build: Build, tmp_path: 
     assert "**Loader trains SRCNN 4.0 times as fast and a small ResNet 4.0 times as fast as image files do; " in section
     (row, *_) = lines_of(section, "| 128", "Loader ", "P2")
     assert [cell.strip() for cell in row.split("|")][-6:-1] == ["40", "150", "4,000", "60", "P2"]
+
+
+def rehearsed(tmp_path: Path, *stages: str) -> Path:
+    """Rehearse stages of the device side on this machine; return the folder of all runs."""
+    out = tmp_path / "all" / "2031-05-06-a"
+    paths = os.pathsep.join(map(str, (FOLDER, FOLDER.parent, ROOT, ROOT / "scripts")))
+    for stage in ("device_data", *stages):
+        command = [sys.executable, str(FOLDER / f"{stage}.py"), "--data", str(tmp_path / "data"), "--small"]
+        command += ["--out", str(out / f"{stage}.json"), "--seconds", "100"]
+        subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, check=True, capture_output=True, timeout=100)
+    return out.parent
+
+
+def test_a_rehearsal_of_the_device_side_makes_its_section(module: Callable[[str], Any], tmp_path: Path) -> None:
+    stages = ("host", "device", "keep", "jpeg")
+    results = module("report_results").read_results(rehearsed(tmp_path, *stages), small=True)
+    section = module("report_device").device_side(results)
+    ours, kept = (lines_of(section, name)[0] for name in ('| Loader, `device="cuda"`', '`keep="memory"`'))
+    assert re.search(r"\d+ +\| +\d", ours) and re.search(r"\| yes +\|$", kept)
+    assert lines_of(section, "| Loader ", "| ")
+
+
+def test_the_answers_on_the_device_side_follow_from_its_figures(build: Build, tmp_path: Path) -> None:
+    training = {"model": "srcnn", "pixels": 96, "batch_size": 8, "share_of_ceiling": 0.97, "samples_per_s": 3000.0}
+    calls = {"calls_of_torch": {"aten::empty": 1.0}, "calls_of_cuda": {"cudaEventRecord": 2.0}}
+    pairs = {"data": "large", "batch_size": 256, "way": "kept", "first_per_s": 1e5, "is_equal": True, "mib": 9.0}
+    figures = {
+        "host": {"batches": [{"way": "Loader, kept", "us_thread": 12.5, "us": 13.0, "us_p95": 20.0, **calls}]},
+        "device": {
+            "equality": {
+                "geometry lists": 500, "geometry equal": 500, "colours lists": 480, "colours within one level": 479,
+                "worst": {"ColorJitter": 2.0}, "apart": ["2: [ColorJitter()]"], "refused": {"AugMix: OptionError": 3},
+            },
+            "memory": [{"way": "kept", "epochs": 200, "mib_after_2": 5.0, "mib_most": 6.0, "is_kept_unchanged": False}],
+        },
+        "keep": {
+            "epochs": [{**pairs, "later_per_s": speed} for speed in (310_000.0, 290_000.0)],
+            "refused": {"is_refused": True, "message": "OptionError: 9 GiB are needed"},
+        },
+        "fed_device": {"training": [{**training, "feed": feed} for feed in ("resident", "on device")]},
+        "ranks": {"ranks": [{"backend": "nccl", "way": "copied", "ended": "refused", "message": "Duplicate GPU"}]},
+        "jpeg": {
+            "decoders": [
+                {"decoder": name, "batch_size": 64, "images_per_s": speed, "busy": 2.0}
+                for name, speed in (("Loader", 20_000.0), ("torchvision", 5_000.0))
+            ]
+        },
+    }  # fmt: skip
+    page, _ = build(write_run(tmp_path / "all" / "2031-05-06-a", figures))
+
+    for words in (
+        ("How long is the loop", 'Loader, `keep="device"`: 12.5 us'),
+        ("give the values of the CPU", "500 of 500 random lists", "479 of 480 with colours within one level"),
+        ("Which share of the ceiling", 'SRCNN, 8, `on="device"`: 97 %'),
+        ("pairs of 96 px a second", '`keep="device"`: 310,000'),
+        ("Is decoding JPEG on the GPU", "Loader: 20,000; torchvision: 5,000"),
+        ("| ColorJitter", "2 |"),
+        ('| `keep="device"`', "| **no**"),
+        ("| torchvision", "0.25"),
+        ("| nccl", "Duplicate GPU"),
+        ("A dataset that does not fit: OptionError: 9 GiB are needed",),
+    ):
+        assert lines_of(page, *words), words
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

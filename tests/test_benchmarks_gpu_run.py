@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -118,3 +119,29 @@ def test_continuing_keeps_the_earlier_figures(
     kept = json.loads((tmp_path / "out" / "sums.json").read_text())
     assert kept["figures"] == {"sum": 7, "other": 1}
     assert kept["left_out"] == {"never": "x"}
+
+
+def test_the_device_side_fits_into_nine_minutes_with_its_files(modules: dict[str, ModuleType]) -> None:
+    run = modules["run"]
+    chosen = run.chosen_stages(["device-side"])
+    assert chosen == ["device_data", "host", "device", "keep", "fed_device", "ranks", "jpeg"]
+    # The rest is for installing the pack, and for ending a stage that hangs.
+    assert sum(run.STAGES[name].seconds for name in chosen) + run._GRACE_SECONDS <= 9 * 60 - 30
+    assert all((FOLDER / run.STAGES[name].script).is_file() for name in chosen)
+
+
+def test_only_what_the_chosen_stages_read_is_made(modules: dict[str, ModuleType]) -> None:
+    chosen_stages = modules["run"].chosen_stages
+    assert chosen_stages(["jpeg", "host"]) == ["device_data", "host", "jpeg"]
+    assert chosen_stages(["copies"]) == ["photographs", "betons", "material", "copies"]
+    assert chosen_stages(["more"])[3:] == ["cores more", "accuracy more", "fed more"]
+
+
+def test_a_stage_that_waits_without_end_goes_on_with_its_next_measurement(
+    modules: dict[str, ModuleType], tmp_path: Path
+) -> None:
+    arguments = ["--data", str(tmp_path), "--out", str(tmp_path / "x.json"), "--seconds", "3", "--small"]
+    stage = modules["stage"].parse_stage("x", "A stage.", arguments)
+    assert stage.attempt("hangs", 1, lambda: time.sleep(60)) is None
+    assert stage.left < 2 and stage.attempt("late", 1, lambda: 5) == 5
+    assert "TimeoutError" in json.loads((tmp_path / "x.json").read_text())["left_out"]["hangs"]
