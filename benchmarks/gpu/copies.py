@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import feeds
 import torch
 from fed import rounded, synchronize
 from stage import Stage, parse_stage
@@ -33,11 +32,7 @@ def main() -> None:
     link = stage.attempt("link", 2, lambda: measure_link(device, stage.small))
     if link is not None:
         stage.put("link", link)
-    for what, seconds, measure in (
-        ("batches", 6, lambda: measure_batches(stage, device, link)),
-        ("conversion", 3, lambda: measure_conversion(stage, device)),
-    ):
-        stage.attempt(what, seconds, measure)
+    stage.attempt("batches", 6, lambda: measure_batches(stage, device, link))
 
 
 def bring(tensors: Any, device: torch.device) -> tuple[Tensor, ...]:
@@ -133,43 +128,6 @@ def measure_batches(stage: Stage, device: torch.device, link: dict[str, Any] | N
                 )
             del sources
         stage.put("batches", rows)
-
-
-def measure_conversion(stage: Stage, device: torch.device) -> None:
-    """Measure bytes sent and made floats on the device, against floats sent, until bfloat16 images are there."""
-    normalise = feeds.normalise_there(device)
-
-    def finish(images: Tensor) -> Tensor:
-        return normalise(images, images)[0] if images.dtype == torch.uint8 else images.to(torch.bfloat16)
-
-    rows = []
-    for count in (4,) if stage.small else (32, 256):
-        shapes: list[tuple[int, ...]] = [(count, 3, 224, 224)]
-        sources = {
-            str(dtype).removeprefix("torch."): buffers(shapes, dtype, device, pinned=True)
-            for dtype in (torch.uint8, torch.bfloat16, torch.float32)
-        }
-        turns: dict[str, list[float]] = {name: [] for name in sources}
-        repeats = 2 if stage.small else max(8, 1600 // count)
-        for turn in range(TURNS + 1):
-            for name, batches in sources.items():
-                each = seconds_each(
-                    lambda number, batches=batches: finish(bring(batches[number % len(batches)], device)[0]),
-                    repeats,
-                    device,
-                )
-                if turn:
-                    turns[name].append(each)
-        for name, found in turns.items():
-            rows.append(
-                {
-                    "sent": name,
-                    "batch_size": count,
-                    "ms": rounded(1000 * statistics.median(found)),
-                    "turns": [rounded(1000 * each) for each in found],
-                }
-            )
-        stage.put("conversion", rows)
 
 
 if __name__ == "__main__":

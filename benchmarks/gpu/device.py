@@ -15,7 +15,7 @@ import feeds
 import numpy as np
 import torch
 from device_data import folder_of
-from fed import facts, rounded, synchronize
+from fed import rounded, synchronize
 from stage import Stage, parse_stage
 from torch import Tensor
 
@@ -37,8 +37,7 @@ GEOMETRY: list[T.Transform] = [
 COLORS: list[T.Transform] = [
     T.ColorJitter(0.4, 0.4, 0.4, 0.1), T.RandomGrayscale(0.5), T.RandomSolarize(128), T.RandomPosterize(4),
     T.RandomInvert(), T.RandomAutocontrast(), T.RandomEqualize(), T.RandomAdjustSharpness(2),
-    T.RandomChannelPermutation(), T.GaussianBlur(5, (0.1, 2.0)), T.GaussianNoise(0.0, 0.1), T.TrivialAugmentWide(),
-    T.RandAugment(), T.AutoAugment(),
+    T.RandomChannelPermutation(), T.GaussianBlur(5, (0.1, 2.0)), T.GaussianNoise(0.0, 0.1),
 ]  # fmt: skip
 VALUES: list[T.Transform] = [
     T.RandomErasing(0.5), T.ToDtype(torch.float32, scale=True), T.Normalize(feeds.MEAN, feeds.STD),
@@ -51,7 +50,6 @@ def main() -> None:
     device = torch.device(stage.device)
     if device.type == "cpu":
         torch.set_num_threads(1)
-    stage.put("settings", facts(device))
     if (reason := feeds.lacks("on")) is not None:
         stage.leave_out("everything", reason)
         return

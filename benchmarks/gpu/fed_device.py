@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import feeds
@@ -40,15 +41,22 @@ def main() -> None:
     stage.put("settings", facts(device))
     rows: list[Any] = []
     restorer = stage.attempt("SRCNN", 3, lambda: PairTrainer("srcnn", device, small=stage.small))
+    folder = folder_of(stage)
     for batch_size in (8,) if stage.small else (8, 32, 128):
         if restorer is not None:
-            what = f"SRCNN in batches of {batch_size}"
-            keep(stage, rows, what, restorer, 96, pair_feeds(stage, device, batch_size), 0.3)
+            ways = loaders(
+                folder / "pairs", batch_size, ("copied", "on device", "kept"), device=device,
+                transforms=[RandomCrop(96), RandomDihedral()],
+            )  # fmt: skip
+            keep(stage, rows, f"SRCNN in batches of {batch_size}", restorer, 96, ways, 0.3)
     name, size, batch_size = ("tiny", 32, 8) if stage.small else ("resnet18", 128, 256)
     classifier = stage.attempt(name, 4, lambda: ImageTrainer(name, device))
     if classifier is not None:
-        found = image_feeds(stage, device, size, batch_size)
-        keep(stage, rows, f"{name} at {size} px", classifier, size, found, 0.6)
+        ways = loaders(
+            folder / "jpegs", batch_size, ("copied", "on device", "kept decoded", "kept decoded, on device"),
+            device=device, transforms=feeds.image_transforms(size, torch.bfloat16), memory_format=torch.channels_last,
+        )  # fmt: skip
+        keep(stage, rows, f"{name} at {size} px", classifier, size, ways, 0.5)
 
 
 def keep(
@@ -60,32 +68,14 @@ def keep(
     stage.put("training", rows)
 
 
-def pair_feeds(stage: Stage, device: torch.device, batch_size: int) -> dict[str, Open]:
-    """Return feeds of pairs that are cropped, turned and mirrored, uint8."""
+def loaders(data: Path, batch_size: int, names: Sequence[str], **options: Any) -> dict[str, Open]:
+    """Return feeds of a dataset by Loaders: way of loading -> function that opens it."""
 
-    def open_pairs(name: str, options: dict[str, Any]) -> Feed:
-        loader = feeds.open_loader(
-            LMDBDataset(folder_of(stage) / "pairs"), batch_size, device=device, seed=0, drop_last=True,
-            transforms=[RandomCrop(96), RandomDihedral()], **options,
-        )  # fmt: skip
-        return feeds.loader_feed(name, loader, device)
+    def open_feed(name: str, way: dict[str, Any]) -> Feed:
+        loader = feeds.open_loader(LMDBDataset(data), batch_size, seed=0, drop_last=True, **options, **way)
+        return feeds.loader_feed(name, loader, loader.device)
 
-    ways = feeds.ways_of_loading("copied", "on device", "kept")
-    return {name: partial(open_pairs, name, options) for name, options in ways.items()}
-
-
-def image_feeds(stage: Stage, device: torch.device, size: int, batch_size: int) -> dict[str, Open]:
-    """Return feeds of JPEG files: random resized crops, flips, normalised bfloat16."""
-
-    def open_images(name: str, options: dict[str, Any]) -> Feed:
-        loader = feeds.open_loader(
-            LMDBDataset(folder_of(stage) / "jpegs"), batch_size, device=device, seed=0, drop_last=True,
-            transforms=feeds.image_transforms(size, torch.bfloat16), memory_format=torch.channels_last, **options,
-        )  # fmt: skip
-        return feeds.loader_feed(name, loader, device)
-
-    ways = feeds.ways_of_loading("copied", "on device", "kept decoded", "kept decoded, on device")
-    return {name: partial(open_images, name, options) for name, options in ways.items()}
+    return {name: partial(open_feed, name, way) for name, way in feeds.ways_of_loading(*names).items()}
 
 
 def shares(

@@ -1,6 +1,7 @@
 """Stage (l): JPEG files decoded on the GPU, by what can be imported there, against this package's decoder on all cores.
 
 Images of 500 x 375 pixels are decoded whole; the Loader takes only those of one orientation.
+Wheels of decoders that the machine lacks can be put into the pack's folder `wheels`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import feeds
 import numpy as np
 import torch
 from device_data import folder_of
-from fed import facts, rounded, synchronize
+from fed import rounded, synchronize
 from stage import parse_stage
 
 from lmdbloader import LMDBDataset
@@ -32,7 +33,6 @@ def main() -> None:
     """Run the stage."""
     stage = parse_stage("jpeg", __doc__)
     device = torch.device(stage.device)
-    stage.put("settings", facts(device))
     dataset = LMDBDataset(folder_of(stage) / "jpegs")
     sizes = image_sizes(dataset, "image")
     alike = np.flatnonzero((sizes == sizes[0]).all(axis=1))
@@ -85,10 +85,10 @@ def by_torchvision(device: torch.device) -> Decode:
     """Return torchvision's decoder."""
     from torchvision.io import decode_jpeg
 
-    def decode(files: list[bytes]) -> Any:
-        return decode_jpeg([torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in files], device=device)
+    def tensor(data: bytes) -> torch.Tensor:
+        return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
-    return decode
+    return lambda files: decode_jpeg([tensor(data) for data in files], device=device)
 
 
 def by_nvimgcodec(device: torch.device) -> Decode:
@@ -99,10 +99,7 @@ def by_nvimgcodec(device: torch.device) -> Decode:
     return lambda files: decoder.decode(files)
 
 
-DECODERS: dict[str, Callable[[torch.device], Decode]] = {
-    "torchvision": by_torchvision,
-    "nvImageCodec": by_nvimgcodec,
-}
+DECODERS = {"torchvision": by_torchvision, "nvImageCodec": by_nvimgcodec}
 
 
 if __name__ == "__main__":

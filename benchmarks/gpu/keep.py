@@ -16,7 +16,7 @@ from typing import Any
 import feeds
 import torch
 from device_data import folder_of
-from fed import facts, rounded, synchronize
+from fed import rounded, synchronize
 from stage import Stage, parse_stage
 
 from lmdbloader import LMDBDataset, Loader
@@ -33,7 +33,6 @@ def main() -> None:
     device = torch.device(stage.device)
     if device.type == "cpu":
         torch.set_num_threads(1)
-    stage.put("settings", facts(device))
     folder, size = folder_of(stage), 32 if stage.small else 128
     floats = [T.ToDtype(torch.float32, scale=True), T.Normalize(feeds.MEAN, feeds.STD)]
     cifar = [T.RandomCrop(32, 4), T.RandomHorizontalFlip(), *floats]

@@ -180,14 +180,13 @@ def needed(root: Path) -> dict[str, Path]:
     return dict(sorted(found.items()))
 
 
-def pack(folder: Path, pythons: Sequence[str], *, with_ffcv: bool, also: Sequence[str] = ()) -> None:
+def pack(folder: Path, pythons: Sequence[str], *, with_ffcv: bool) -> None:
     """Create a folder again and fill it.
 
     Args:
         folder: Is removed first, if an earlier run has made it.
         pythons: For which there are to be wheels, such as "3.12".
         with_ffcv: Whether to bring FFCV.
-        also: Further requirements whose wheels to bring, such as "nvidia-nvimgcodec-cu13==0.9.0.20" for `jpeg.py`.
 
     Raises:
         PackError: Something is not to be had, or `folder` holds something else.
@@ -201,7 +200,7 @@ def pack(folder: Path, pythons: Sequence[str], *, with_ffcv: bool, also: Sequenc
     (folder / "pack.json").write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
     build_own_wheel(wheels)
     for python in pythons:
-        download_wheels([*pins(MISSING), *(FFCV_NEEDS if with_ffcv else ()), *also], python, wheels)
+        download_wheels([*pins(MISSING), *(FFCV_NEEDS if with_ffcv else ())], python, wheels)
     if with_ffcv:
         (folder / "ffcv").mkdir()
         download_ffcv(folder / "ffcv")
@@ -236,10 +235,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=HERE / "pack", metavar="DIR", help="default benchmarks/gpu/pack")
     parser.add_argument("--python", default=MACHINES_PYTHON, metavar="X.Y", help=f"default {MACHINES_PYTHON}")
     parser.add_argument("--no-ffcv", action="store_true", help="leave FFCV at home")
-    parser.add_argument("--also", nargs="+", default=[], metavar="NAME==VERSION", help="further wheels to bring")
     options = parser.parse_args(arguments)
     try:
-        pack(options.out, versions(options.python), with_ffcv=not options.no_ffcv, also=options.also)
+        pack(options.out, versions(options.python), with_ffcv=not options.no_ffcv)
         print(measure(options.out, MOST_MIB))
     except PackError as error:
         print(f"pack.py: {error}", file=sys.stderr)

@@ -19,7 +19,7 @@ from typing import Any
 import feeds
 import torch
 from device_data import folder_of
-from fed import facts, rounded
+from fed import rounded
 from stage import Stage, parse_stage
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -42,7 +42,6 @@ def main() -> None:
     stage = parse_stage("ranks", __doc__, others)
     if options.rank is not None:
         be_rank(folder_of(stage) / "pairs", options.rank, options.backend, options.way, options.store, stage.device)
-    stage.put("settings", facts(torch.device(stage.device)))
     rows: list[dict[str, Any]] = []
     for backend, way in (("gloo", "copied"), ("nccl", "copied"), ("gloo", "on device"), ("gloo", "kept")):
         what = f"{backend}, {way}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from report_results import Results, Row, matching
@@ -182,15 +183,16 @@ def told_shares(results: Results) -> str | None:
 
 def told_pairs(results: Results) -> str | None:
     """Return the largest number of pairs a second by way."""
-    best: dict[str, float] = {}
-    for row in matching(results.rows("keep", "epochs"), data="large"):
-        best[row["way"]] = max(best.get(row["way"], 0.0), row["later_per_s"])
-    return "; ".join(f"{way_of(way)}: {number(speed)}" for way, speed in best.items()) or None
+    return _best(matching(results.rows("keep", "epochs"), data="large"), "way", "later_per_s")
 
 
 def told_decoders(results: Results) -> str | None:
     """Return the images a second of each decoder at its best."""
+    return _best(results.rows("jpeg", "decoders"), "decoder", "images_per_s")
+
+
+def _best(rows: Iterable[Row], key: str, value: str) -> str | None:
     best: dict[str, float] = {}
-    for row in results.rows("jpeg", "decoders"):
-        best[row["decoder"]] = max(best.get(row["decoder"], 0.0), row["images_per_s"])
-    return "; ".join(f"{name}: {number(speed)}" for name, speed in best.items()) or None
+    for row in rows:
+        best[row[key]] = max(best.get(row[key], 0.0), row[value])
+    return "; ".join(f"{way_of(name)}: {number(most)}" for name, most in best.items()) or None
