@@ -1,4 +1,4 @@
-"""Times `Loader(keep="memory")`: JPEGs that are decoded in every epoch or once, and the same images stored as raw pixels.
+"""Times `Loader(keep="memory")`: JPEGs decoded in every epoch or once, and the same images stored as raw pixels.
 
 All ways take turns in one process, with one thread. A figure is the CPU time of a sample: of the first epoch of a new
 Loader, and the median of those after it. One more epoch comes before each table, as kernels and memory are new then.
