@@ -15,7 +15,7 @@ from lmdbloader.errors import OptionError
 from lmdbloader.kernels.transform import opcodes
 from lmdbloader.transforms.base import Container, Geometry, leaves
 from lmdbloader.transforms.compilation import is_random
-from lmdbloader.transforms.device_program import MISSING, DeviceProgram
+from lmdbloader.transforms.device_program import DeviceProgram, is_missing
 
 I64 = npt.NDArray[np.int64]
 
@@ -143,11 +143,11 @@ def _cut(transforms: Sequence[Any], *, is_sized: bool, keeps: bool = False) -> i
     for number, t in enumerate(transforms):
         inner = [leaf for leaf in leaves([t]) if isinstance(leaf, Geometry)]
         sets_size = any(leaf.sets_size or leaf.varies_size or any(leaf.padding_numbers) for leaf in inner)
-        moves = bool(inner) and all(leaf.moves or leaf.code == opcodes.AUGMIX for leaf in inner)
+        moves = bool(inner) and all(leaf.moves or is_missing(leaf.code) for leaf in inner)
         if keeps and is_random(t):
             break
         is_leading = is_leading and moves
-        if is_leading and (sets_size or any(leaf.code in MISSING for leaf in inner)):
+        if is_leading and (sets_size or any(is_missing(leaf.code) for leaf in inner)):
             end = number + 1
         elif not is_leading and sets_size and not is_sized and not end and isinstance(t, Geometry | Container):
             end, is_sized = number + 1, True

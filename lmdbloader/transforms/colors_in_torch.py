@@ -42,7 +42,7 @@ def change_colors(images: Tensor, drawn: F64, applied: npt.NDArray[np.bool_]) ->
     kinds = 2 * codes + np.where(codes == op.JITTER, is_policy, is_large)
     order = np.argsort(np.where(codes == op.JITTER, -(drawn[:, op.COLOR_ORDER] % 4), 0), kind="stable")
     for kind in np.unique(kinds[applied]).tolist():
-        rows, change = order[(applied & (kinds == kind))[order]], _CHANGES[kind // 2]
+        rows, change = order[(applied & (kinds == kind))[order]], CHANGES[kind // 2]
         if np.array_equal(rows, np.arange(len(images))):
             images = change(images, drawn)
         else:
@@ -254,7 +254,8 @@ def _permuted(pixels: Tensor, numbers: F64) -> Tensor:
     return _words(pixels).flatten(0, 1).index_select(0, planes).view(pixels.dtype).view(pixels.shape)
 
 
-_CHANGES = {
+# By opcode; others are not available on a device.
+CHANGES = {
     op.JITTER: _jittered, op.BLUR: _blurred, op.NOISE: _noisy, op.POSTERIZE: _posterized, op.EQUALIZE: _equalized,
     op.AUTOCONTRAST: _stretched, op.SHARPNESS: _sharpened, op.PERMUTE: _permuted,
 }  # fmt: skip

@@ -16,16 +16,22 @@ from lmdbloader.errors import OptionError
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.transform import opcodes as op
 from lmdbloader.transforms.base import SeveralViews, Transform
+from lmdbloader.transforms.colors_in_torch import CHANGES
 from lmdbloader.transforms.compilation import UNSUITED, Program, compile_program
 from lmdbloader.transforms.degradation_in_torch import sample_numbers
 from lmdbloader.transforms.functions import BatchFunction, described
 from lmdbloader.transforms.stages_in_torch import Pack, Step, carried, plan_stages, plan_values
 from lmdbloader.transforms.values import ImageField
 
-MISSING = (op.AFFINE, op.PERSPECTIVE, op.ELASTIC, op.POLICY, op.AUGMIX)
+_WARPS = (op.AFFINE, op.PERSPECTIVE, op.ELASTIC, op.POLICY)
 # The label around masks, which `fields.Mask` has by default.
 _IGNORED = 255
 _DTYPES = (torch.uint8, torch.uint16, torch.float16, torch.float32)
+
+
+def is_missing(code: int) -> bool:
+    """Return whether an operation is not available on a device."""
+    return code in _WARPS or (code >= op.JITTER and code not in CHANGES)
 
 
 class DeviceProgram:
@@ -64,7 +70,7 @@ class DeviceProgram:
         self._operations = operations, real, program.views
         codes = operations[:, op.OP_CODE]
         for transform, numbers in program.sources:
-            if np.isin(codes[list(numbers)], MISSING).any():
+            if any(map(is_missing, codes[list(numbers)].tolist())):
                 raise OptionError(
                     f"{transform}: is not available on a device. Put it in front of all other transforms, where the "
                     "processor carries it out, or leave on='device' out."
