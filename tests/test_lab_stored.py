@@ -54,6 +54,15 @@ def test_jpeg_files_that_recoding_would_make_longer_are_not_slow(tmp_path: Path)
     assert stored[0] == stored[1]
 
 
+def test_facts_say_what_a_loader_keeps_and_leaves_to_the_device(files: Path) -> None:
+    dataset = lmdbloader.LMDBDataset(files)
+    plain = facts_of(lmdbloader.Loader(dataset, 4, shuffle=True))
+    assert (plain.transforms_there, plain.keep) == (False, None)
+    there = facts_of(lmdbloader.Loader(dataset, 4, shuffle=True, device="cpu", on="device", keep="memory"))
+    assert (there.transforms_there, there.keep) == (True, "memory")
+    assert there.images is not None and there.images.fits_decoded and not there.images.fits_device
+
+
 def test_tune_says_which_code_is_faster(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     line = recode_line(str(files), "--jpeg-code fast")

@@ -71,11 +71,12 @@ def keep(
 def loaders(data: Path, batch_size: int, names: Sequence[str], **options: Any) -> dict[str, Open]:
     """Return feeds of a dataset by Loaders: way of loading -> function that opens it."""
 
-    def open_feed(name: str, way: dict[str, Any]) -> Feed:
+    def open_feed(name: str) -> Feed:
+        way = feeds.WAYS[name]
         loader = feeds.open_loader(LMDBDataset(data), batch_size, seed=0, drop_last=True, **options, **way)
         return feeds.loader_feed(name, loader, loader.device)
 
-    return {name: partial(open_feed, name, way) for name, way in feeds.ways_of_loading(*names).items()}
+    return {name: partial(open_feed, name) for name in names}
 
 
 def shares(

@@ -9,7 +9,6 @@ never timed. Several may be open at once; `close()` ends their threads and proce
 from __future__ import annotations
 
 import gc
-import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -25,6 +24,15 @@ from lmdbloader import LMDBDataset, Loader
 from lmdbloader.transforms import Normalize, RandomHorizontalFlip, RandomResizedCrop, ToDtype, Transform
 
 Batch = tuple[Tensor, Tensor]
+# Options of a Loader by the name of the way: transforms on the CPU, and a copy of the result; bytes copied, and
+# transforms there; from the device's memory; from decoded copies of JPEGs.
+WAYS: dict[str, dict[str, Any]] = {
+    "copied": {},
+    "on device": {"on": "device"},
+    "kept": {"keep": "device"},
+    "kept decoded": {"keep": "memory"},
+    "kept decoded, on device": {"keep": "memory", "on": "device"},
+}
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 # Samples of the one long epoch of an endless feed, at least, and batches.
 _LONG_SAMPLES, _LONG_BATCHES = 200_000, 1000
@@ -107,29 +115,6 @@ def long_view(dataset: LMDBDataset, batch_size: int) -> LMDBDataset:
     wanted = max(_LONG_SAMPLES, _LONG_BATCHES * batch_size)
     times = max(1, -(-wanted // len(dataset)))
     return dataset.select(np.tile(np.arange(len(dataset)), times))
-
-
-def ways_of_loading(*names: str) -> dict[str, dict[str, Any]]:
-    """Return options of a Loader by the name of the way, of those that this build has.
-
-    "copied" transforms on the CPU and copies the result; "on device" copies bytes and transforms there; "kept" reads
-    them from the device's memory.
-    """
-    ways: dict[str, dict[str, Any]] = {
-        "copied": {},
-        "on device": {"on": "device"},
-        "kept": {"keep": "device"},
-        "kept decoded": {"keep": "memory"},
-        "kept decoded, on device": {"keep": "memory", "on": "device"},
-    }
-    return {name: ways[name] for name in names or ways if not lacks(*ways[name])}
-
-
-def lacks(*options: str) -> str | None:
-    """Return which of these options the build's Loader does not have, as a reason; None if it has them all."""
-    known = inspect.signature(Loader.__init__).parameters
-    absent = [f"{name}=" for name in options if name not in known]
-    return f"this build has no {', '.join(absent)}" if absent else None
 
 
 def open_loader(dataset: LMDBDataset, batch_size: int, **options: Any) -> Loader:

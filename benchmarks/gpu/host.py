@@ -41,9 +41,6 @@ def main() -> None:
     device = torch.device(stage.device)
     if device.type == "cpu":
         torch.set_num_threads(1)
-    for name in ("on device", "kept"):
-        if not feeds.ways_of_loading(name):
-            stage.leave_out(f"Loader, {name}", "this build has no such option")
     opened: dict[str, Callable[[], Any]] = {}
     for name, begin in ways(stage, device).items():
         function = stage.attempt(f"{name}: start", 4, partial(begun, begin))
@@ -76,8 +73,8 @@ def ways(stage: Stage, device: torch.device) -> dict[str, Callable[[], Iterator[
     def copied_by_the_loop() -> Iterator[Any]:
         return (bring(batch, device) for batch in loader(pin_memory=True))
 
-    named = feeds.ways_of_loading("copied", "on device", "kept")
-    ours = {f"Loader, {name}": partial(loader, device=device, **options) for name, options in named.items()}
+    names = ("copied", "on device", "kept")
+    ours = {f"Loader, {name}": partial(loader, device=device, **feeds.WAYS[name]) for name in names}
     return {".to() of ready batches": bare, "Loader, .to()": copied_by_the_loop, **ours}
 
 

@@ -51,14 +51,11 @@ def main() -> None:
         ("pixels", jpegs, 256, 1, ("copied",)),
     ):
         for way in ways:
-            if way not in feeds.ways_of_loading():
-                stage.leave_out(f"{data}, {way}", "this build has no such option")
-                continue
-            measure = partial(epochs, stage, folder / data, transforms, 4 if stage.small else batch_size, way)
-            what = f"{data}, {batch_size}, {way}"
-            row = stage.attempt(what, 4, partial(measure, 1 if stage.small else repeat))
+            count, times = (4, 1) if stage.small else (batch_size, repeat)
+            measure = partial(epochs, stage, folder / data, transforms, count, way, times)
+            row = stage.attempt(f"{data}, {batch_size}, {way}", 4, measure)
             if row is not None:
-                rows.append({"data": data, "batch_size": batch_size, "way": way, **row})
+                rows.append({"data": data, "batch_size": count, "way": way, **row})
                 stage.put("epochs", rows)
     refusal = stage.attempt("a dataset that does not fit", 2, partial(refused, folder / "large", device))
     stage.put("refused", refusal)
@@ -66,7 +63,7 @@ def main() -> None:
 
 def open_kept(path: Path, transforms: Sequence[T.Transform], batch_size: int, way: str, **options: Any) -> Loader:
     """Return a Loader that keeps a dataset in one of the ways."""
-    options = {"seed": 0, "transforms": transforms, **feeds.ways_of_loading()[way], **options}
+    options = {"seed": 0, "transforms": transforms, **feeds.WAYS[way], **options}
     return feeds.open_loader(LMDBDataset(path), batch_size, **options)
 
 
@@ -103,8 +100,6 @@ def epochs(
 
 def refused(path: Path, device: torch.device) -> dict[str, Any]:
     """Return the error of a dataset for which a millionth of the memory may be used."""
-    if "kept" not in feeds.ways_of_loading():
-        return {"is_refused": None, "message": "this build has no keep="}
     try:
         with closing(open_kept(path, [T.RandomCrop(96)], 2, "kept", device=device, keep_fraction=1e-7)) as loader:
             next(iter(loader))

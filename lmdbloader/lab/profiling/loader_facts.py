@@ -125,8 +125,8 @@ def facts_of(batches: Any) -> LoaderFacts:
             (loader.groups_ahead + 1) * at_once,
             _stored(loader.dataset, [*loader.transforms, *chain.from_iterable(loader.views or ())], loader.device),
             None if loader.device.type == "cpu" else str(loader.device),
-            getattr(loader, "on", None) == "device",
-            getattr(loader, "keep", None),
+            loader._is_on_device,
+            loader._options["keep"],
         )
     # Of another iterable it is not known whether any of this process's children work for it.
     workers = batches.num_workers if isinstance(batches, DataLoader) else 0
