@@ -193,7 +193,7 @@ def _probabilities(of: BatchFunction, batch: Any, name: str, num_classes: int | 
             f"{type(of).__name__}(..., num_classes=len(dataset.classes))."
         )
     labels = labels.to(torch.int64)
-    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
-        found = f"{int(labels.min())} to {int(labels.max())}"
-        raise OptionError(f"{of}: labels from {found}; expected 0 to {num_classes - 1}")
+    low, high = torch.stack(labels.aminmax()).tolist() if len(labels) else (0, 0)  # one wait for a device
+    if not 0 <= low <= high < num_classes:
+        raise OptionError(f"{of}: labels from {low} to {high}; expected 0 to {num_classes - 1}")
     return torch.nn.functional.one_hot(labels, num_classes).to(torch.float32)

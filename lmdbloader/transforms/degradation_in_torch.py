@@ -45,7 +45,11 @@ def sample_numbers(samples: Any, count: int, where: str) -> npt.NDArray[np.int64
         OptionError: They have a wrong type, shape or range.
     """
     numbers = samples.cpu().numpy() if isinstance(samples, Tensor) else np.asarray(samples)
-    if numbers.dtype.kind not in "iu" or numbers.shape != (count,) or numbers.min() < 0:
+    if (
+        numbers.dtype.kind not in "iu"
+        or numbers.shape != (count,)
+        or not 0 <= int(numbers.min()) <= numbers.max() < 2**63
+    ):
         shown = f"{numbers.dtype} {numbers.shape}"
         raise OptionError(f"{where}: samples is {shown}; expected the number of each of the {count} samples")
     return numbers.astype(np.int64)

@@ -154,7 +154,7 @@ def _placing(g: I64, size: tuple[int, ...], new: tuple[int, ...], pack: Pack) ->
         found = images.flatten(2).gather(2, places).view(index.shape)
         if not is_filled:
             return found
-        fills = sent[fill][:, :channels]  # of floats the bits
+        fills = sent[fill][:, : channels if channels <= 3 else 1]  # of floats the bits; more channels have one fill
         fills = fills.to(torch.int32).view(torch.float32) if found.is_floating_point() else fills.to(found.dtype)
         return torch.where(index < 0, fills, found)
 
