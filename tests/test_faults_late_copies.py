@@ -18,12 +18,12 @@ from tests.faults.small import write_small
 class Recycled:
     """Pinned memory that is given out again as soon as Python refers to it no more."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, keep: int) -> None:
+    def __init__(self, images: Any, *, keep: int) -> None:
+        ((self._shape, dtype),) = images
         self._dtype, self._taken = torch.from_numpy(np.empty(0, dtype)).dtype, 0
-        self._shape = shape
         self._kept: list[Any] = []
 
-    def take(self, count: int, batch_size: int) -> tuple[list[torch.Tensor], list[int]]:
+    def take(self, count: int, batch_size: int) -> Any:
         tensors = []
         for _ in range(0, count, batch_size):
             self._taken += 1
@@ -31,7 +31,7 @@ class Recycled:
                 shape = (batch_size, *self._shape)
                 self._kept = [torch.empty(shape, dtype=self._dtype, pin_memory=True).numpy() for _ in range(3)]
             tensors.append(torch.from_numpy(self._kept[self._taken % 3]))
-        return tensors, [tensor.data_ptr() for tensor in tensors]
+        return [tensors], np.array([[tensor.data_ptr()] for tensor in tensors]), ()
 
 
 def aliased(loader: Any, cuda: LateCuda) -> Any:

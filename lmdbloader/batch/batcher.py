@@ -23,7 +23,6 @@ from lmdbloader.store import Reader
 from lmdbloader.store.rows import Rows, rows_at
 
 if TYPE_CHECKING:
-    from lmdbloader.batch.device_pipeline import DevicePipeline
     from lmdbloader.batch.functions import Functions
 
 I64 = npt.NDArray[np.int64]
@@ -71,13 +70,9 @@ class Batcher:
         rows: Of the index, those of the samples.
         frames: Rows of a sample: 1, or the frames of a window.
         takes_turns: Whether it is one of many, and keeps the working memory of one thread only, if it is small.
-        on_device: Carries out on a device what its pipeline does not, see `DevicePipeline`; or None.
-        device_images: The Loader's `DeviceImages`, or None.
     """
 
     takes_turns = False
-    on_device: DevicePipeline | None = None
-    device_images: Any = None
 
     def __init__(
         self,
@@ -125,8 +120,9 @@ class Batcher:
         json = tuple(name for name, f in fields.items() if f.kind == "json")
         self._names, self._type = tuple(fields), sample_type(tuple(fields), ragged, json)
         # Of the pipeline's outputs: the place in a batch, and what makes images of the memory, if anything.
-        self._images = [(self._names.index(o.name), o.is_changed and o.images) for o in pipeline.outputs]
-        self._memory = memory([(o.stored_shape, o.values.carrier) for o in pipeline.outputs], keep=keep)
+        self._reading, outputs = pipeline.reading, pipeline.reading.outputs
+        self._images = [(self._names.index(o.name), o.is_changed and o.images) for o in outputs]
+        self._memory = memory([(o.stored_shape, o.values.carrier) for o in outputs], keep=keep)
         places = [place for place, _ in self._images]
         # Computed once, as every sample needs them.
         self._others = [
@@ -237,8 +233,9 @@ class Batcher:
     def _begin(self, rows: I64, draws: I64, epoch: int, batch_size: int) -> Begun:
         count, nothing = len(rows), [None] * len(self._names)
         batches: list[Columns] = [nothing[:] for _ in range(0, max(count, 1), batch_size)]
-        if self.device_images is not None and self.device_images.is_complete:
-            places = torch.from_numpy(self.device_images.places(rows))
+        there = self.pipeline.device_images
+        if there is not None and there.is_complete:
+            places = torch.from_numpy(there.places(rows))
             for number, batch in enumerate(batches):
                 own = places[number * batch_size :][:batch_size]
                 for place, _ in self._images:
@@ -256,15 +253,15 @@ class Batcher:
         if not addresses.size or first == end:
             return
         if first:
-            addresses = addresses + np.array([[first * o.nbytes for o in self.pipeline.outputs]], np.int64)
+            addresses = addresses + np.array([[first * o.nbytes for o in self._reading.outputs]], np.int64)
         try:
             scratch = self._scratch.pop()
         except IndexError:
-            scratch = self.pipeline.scratch()
+            scratch = self._reading.scratch()
         clock.tick(clock_words.BUFFER)
         rows, draws = begun.rows[first:end], begun.draws[first:end]
         try:
-            self.pipeline.read(rows, draws, begun.epoch, addresses, begun.batch_size, scratch, clock)
+            self._reading.read(rows, draws, begun.epoch, addresses, begun.batch_size, scratch, clock)
         except CorruptError:  # the call was made, or not begun
             self._scratch.append(scratch)
             raise
@@ -339,16 +336,8 @@ class Batcher:
 
     def finish_on_device(self, draws: I64, epoch: int, position: int, run: Run, batch: Any) -> Any:
         """Return a batch of `read`, which is on a device, as `finish` does, after what is carried out there."""
-        assert self.on_device is not None
-        fields = self.on_device.fields
-        columns = [getattr(batch, name) for name in fields]
-        places = [column[0] if isinstance(column, list) else column for column in columns]
-        if self.device_images is not None and places[0].ndim == 1:
-            found = self.device_images.gathered(places)
-            of_views = found if self.pipeline.views is None else [[images] for images in found]
-            batch = batch._replace(**dict(zip(fields, of_views, strict=True)))
         of_images = draws if self._clips is None else self._clips._draws_of_frames(draws)
-        batch = self.on_device.carry_out(batch, of_images, epoch)
+        batch = self.pipeline.carry_out(batch, of_images, epoch)
         return self.finish(batch, draws, epoch, position, run) if self.finishes else batch
 
     def _as_from_pipeline(self, name: str, images: torch.Tensor) -> tuple[str, torch.Tensor]:

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lmdbloader.base.stage_times import NO_CLOCK, Clock
-from lmdbloader.batch.pipeline import Pipeline, Scratch
+from lmdbloader.batch.pipeline import Pipeline
 from lmdbloader.errors import OptionError
 from lmdbloader.kernels.transform import opcodes
 from lmdbloader.transforms.base import Container, Geometry, leaves
@@ -21,15 +20,14 @@ I64 = npt.NDArray[np.int64]
 
 
 class DevicePipeline(Pipeline):
-    """A pipeline that reads pixels as stored, after the first transforms, for `carry_out` on a device.
+    """A pipeline whose `reading` reads pixels as stored, after the first transforms, for `carry_out` on a device.
 
     The processor carries out the leading transforms that move pixels, up to the last of them that sets a size or that
     the device lacks: what crosses the link is small then. Draws and boxes are those of all transforms together.
 
     Attributes:
-        outputs: What is read.
-        results: What `carry_out` makes of it.
-        first: The transforms that are carried out on the processor, if they are before all views.
+        outputs: What `carry_out` makes.
+        device_images: Kept on the device, or None; see the Loader's `DeviceImages`.
     """
 
     def __init__(
@@ -54,14 +52,14 @@ class DevicePipeline(Pipeline):
         reader, names, *transforms = args
         shared, views = tuple(transforms[0]) if transforms else (), self.views
         sized = all(field.size for field in self._image_fields)
-        self.first, lists = shared, None
+        first, lists = shared, None
         if keeps or views is None or _cut(shared, is_sized=sized) < len(shared):
-            self.first = shared[: _cut(shared, is_sized=sized, keeps=keeps)]
+            first = shared[: _cut(shared, is_sized=sized, keeps=keeps)]
         elif any(ends := [_cut(view, is_sized=sized) for view in views]):
             lists = type(views)(*(view[:end] for view, end in zip(views, ends, strict=True)))
         options |= {"views": lists, "verify": verify, "kept": kept}
         try:
-            self._reading = Pipeline(reader, names, self.first, **options)
+            self._reading = Pipeline(reader, names, first, **options)
         except OptionError as error:
             if not keeps:
                 raise
@@ -69,13 +67,12 @@ class DevicePipeline(Pipeline):
                 f"{error} keep='device': images must have one size before the first random transform. Put "
                 "Resize((height, width)) first, or leave keep out."
             ) from error
-        self.outputs, self.results = self._reading.outputs, self.outputs
         done = [end - begin for begin, end, _ in self._reading.program.views.tolist()]
         done = done if lists is not None else done * self.num_views
         self._check_resizes(done)
         fields = [
             replace(field, size=output.shape[1:])
-            for field, output in zip(self._image_fields, self.outputs, strict=False)
+            for field, output in zip(self._image_fields, self._reading.outputs, strict=False)
         ]
         self._program = DeviceProgram(
             self.program, fields, seed=self.seed, done=done,
@@ -99,17 +96,6 @@ class DevicePipeline(Pipeline):
                         "with on='device', or convert the images with --codec lz4."
                     )
 
-    def stream(self) -> None:
-        self._reading.stream()
-
-    def scratch(self) -> Scratch:
-        return self._reading.scratch()
-
-    def read(
-        self, rows: I64, samples: I64, epoch: int, out: I64, batch_size: int, scratch: Scratch, clock: Clock = NO_CLOCK
-    ) -> None:
-        self._reading.read(rows, samples, epoch, out, batch_size, scratch, clock)
-
     @property
     def reading(self) -> Pipeline:
         return self._reading
@@ -118,13 +104,16 @@ class DevicePipeline(Pipeline):
         """Return a batch after the transforms that were not carried out when it was read.
 
         Args:
-            batch: A named tuple whose fields of images are tensors (B, ...), or lists of them, on a device.
+            batch: A named tuple whose fields of images are tensors (B, ...), or lists of them, on a device; or (B,) the
+                places of images that are kept there.
             samples: (B,) numbers of the images that the random choices depend on.
             epoch: From 0 on.
         """
         several = self.views is not None
         columns = [getattr(batch, name) for name in self.fields]
         images = [view for column in zip(*columns, strict=True) for view in column] if several else columns
+        if self.device_images is not None and images[0].ndim == 1:
+            images = self.device_images.gathered(images)
         found = self._program.run(images, samples, epoch)
         count = len(self.fields)
         changed: dict[str, Any] = {name: found[f::count] if several else found[f] for f, name in enumerate(self.fields)}

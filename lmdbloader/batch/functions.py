@@ -81,7 +81,7 @@ class Functions:
 
     def _check_pixels(self, functions: Sequence[Callable[[Any], Any]]) -> None:
         """Raise OptionError if torchvision's transforms would take the floats of the pipeline for others."""
-        found = {o.name: o.values for o in self._pipeline.results}
+        found = {o.name: o.values for o in self._pipeline.outputs}
         check_pixels(functions, {name: v.limits for name, v in found.items() if v.dtype.is_floating_point})
 
     def _of_samples(self, transform: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -6,7 +6,6 @@ import math
 import os
 import sys
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -19,38 +18,15 @@ from lmdbloader.batch.memory import ALIGNMENT, FREE, BatchMemory, Images, Kept, 
 _OTHER_NBYTES, _LEAST_OTHER_NBYTES = 64, 1024
 
 
-class PinnedMemory(BatchMemory):
-    """Page-locked memory for a Loader's batches; safe from several threads and across forks.
+class PinnedMemory:
+    """Page-locked memory for a Loader's batches, all image fields of one in a single allocation; safe across forks.
 
-    Each tensor comes from torch's caching host allocator and goes back to it. A copy with `non_blocking=True` still
-    reads its source when nothing refers to it any more. Python cannot see that, but the allocator can: torch marks the
-    memory that a copy reads, also through a view, and the allocator waits for the copies of all streams. So the
-    tensors are the allocator's own, not tensors around its memory, and none is kept here.
+    It comes from torch's caching host allocator and goes back to it. A copy with `non_blocking=True` still reads its
+    source when nothing refers to it any more. Python cannot see that, but the allocator can: torch marks the memory
+    that a copy reads, also through a view, and the allocator waits for the copies of all streams. So the tensors are in
+    the allocator's own memory, not around it, and none is kept here.
 
-    CUDA does not work in a forked child, which gets memory that is not pinned.
-    """
-
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, keep: int) -> None:
-        """Start with no memory; the arguments are those of BatchMemory, `keep` is for a forked child."""
-        super().__init__(shape, dtype, keep=keep)
-        self._process = os.getpid()
-
-    def take(self, count: int, batch_size: int) -> tuple[list[torch.Tensor], list[int]]:
-        """Return tensors as those of BatchMemory, and their addresses; each has memory of its own."""
-        if self._process != os.getpid():
-            return super().take(count, batch_size)
-        tensors = [
-            torch.empty((size, *self._shape), dtype=self._torch_dtype, device="cpu", pin_memory=True)
-            for size in batch_sizes(count, batch_size)
-        ]
-        return tensors, [tensor.data_ptr() for tensor in tensors]
-
-
-class PinnedBlocks:
-    """Page-locked memory for batches that are copied to a device: all image fields of one in a single allocation.
-
-    Behind the images there is room for other values, so that one copy takes all of a batch. The memory is that of
-    `PinnedMemory`.
+    Behind the images there is room for other values, so that one copy takes all of a batch to a device.
     """
 
     def __init__(self, images: Sequence[Images], *, keep: int) -> None:
@@ -67,15 +43,13 @@ class PinnedBlocks:
         addresses, blocks = np.empty((len(sizes), len(self._images)), np.int64), []
         pinned = self._process == os.getpid()  # CUDA does not work in a forked child
         for number, size in enumerate(sizes):
-            starts = list(
-                accumulate((size * nbytes + -size * nbytes % ALIGNMENT for nbytes in self._nbytes), initial=0)
-            )
-            nbytes = starts[-1] + size * _OTHER_NBYTES + _LEAST_OTHER_NBYTES
+            rooms = [size * nbytes + -size * nbytes % ALIGNMENT for nbytes in self._nbytes]
+            nbytes, start = sum(rooms) + size * _OTHER_NBYTES + _LEAST_OTHER_NBYTES, 0
             block = torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=pinned)
             for f, (shape, dtype) in enumerate(self._images):
-                images = block[starts[f] : starts[f] + size * self._nbytes[f]]
+                images = block[start : start + size * self._nbytes[f]]
                 tensors[f].append(images.view(dtype).view(size, *shape))
-                addresses[number, f] = block.data_ptr() + starts[f]
+                addresses[number, f], start = block.data_ptr() + start, start + rooms[f]
             blocks.append(block)
         return tensors, addresses, blocks
 

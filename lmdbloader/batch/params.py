@@ -82,7 +82,7 @@ def _params_of(pipeline: Pipeline, rows: I64, samples: I64, epoch: int, view: in
     begin, end, _ = pipeline.program.views[view].tolist()
     found: dict[str, Any] = {}
     num_fields = len(pipeline.fields)
-    for f, output in enumerate(pipeline.results[view * num_fields : (view + 1) * num_fields]):
+    for f, output in enumerate(pipeline.outputs[view * num_fields : (view + 1) * num_fields]):
         found[output.name] = _places(inverses[:, f], flips[:, f], boxes[:, f], output.shape[1:])
     for transform, operations in pipeline.program.sources:
         if not begin <= operations[0] < end or transform.code < opcodes.AFFINE or transform.erases:

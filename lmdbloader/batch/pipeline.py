@@ -132,12 +132,15 @@ class Pipeline:
         transforms: Applied to the images, of all views, those in containers too.
         views: Of which a batch has a list, or None; num_views: how many images a batch has of each field.
         outputs: The images of a batch, for each field; of all views, one after the other.
-        results: The same after what is carried out on a device.
         rows: The rows of the index that may be read.
         seed: Of the random choices.
         memory_format: Of images.
         kept: With decoded images in memory, or None.
+        carry_out, device_images: Of a `DevicePipeline`; else None.
     """
+
+    carry_out: Any = None
+    device_images: Any = None
 
     def __init__(
         self,
@@ -197,7 +200,7 @@ class Pipeline:
         self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
         self._file, self._most = reader.data_file.for_kernels(), np.zeros(4, np.int64)
         self._has_files = any(map(reader.has_in_python, self.fields))
-        self.outputs = self.results = self._measure(channels_last and not as_planes)
+        self.outputs = self._measure(channels_last and not as_planes)
         self._describe()
 
     def _image_field(self, f: int) -> ImageField:
@@ -327,7 +330,7 @@ class Pipeline:
 
     @property
     def reading(self) -> Pipeline:
-        """What reads the images: this pipeline."""
+        """What reads the images, into memory of its outputs."""
         return self
 
     @property

@@ -110,7 +110,7 @@ class Shapes:
         kinds = range(self.num_kinds)
         tried = sorted({*kinds[:_CHECKED], *kinds[-_CHECKED:]}) or [0]
         pipelines = [self.pipeline(kind, pipeline_of, transforms) for kind in tried]
-        return max(pipelines, key=lambda pipeline: sum(output.nbytes for output in pipeline.outputs))
+        return max(pipelines, key=lambda pipeline: sum(output.nbytes for output in pipeline.reading.outputs))
 
     def batchers(
         self,
@@ -125,7 +125,7 @@ class Shapes:
         def batcher_of_kind(kind: int) -> Batcher:
             pipeline = self.pipeline(kind, pipeline_of, transforms)
             if plan.outgrows_caches:
-                pipeline.stream()
+                pipeline.reading.stream()
             batcher = batcher_of(pipeline)
             batcher.takes_turns = True
             return batcher

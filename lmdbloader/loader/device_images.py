@@ -15,7 +15,6 @@ import torch
 from lmdbloader.base import system
 from lmdbloader.base.text import plain
 from lmdbloader.base.units import show_nbytes
-from lmdbloader.batch.batcher import Batcher
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.device_pipeline import DevicePipeline
 from lmdbloader.batch.pipeline import Pipeline, Scratch
@@ -55,42 +54,28 @@ def check_on_device(
     return partial(DevicePipeline, keeps=keeps)
 
 
-def on_device(
-    batcher_of: Callable[..., Batcher],
-    pipeline: Pipeline,
-    rows: Rows,
-    keeps: bool,
-    fraction: float,
-    images: DeviceImages | None,
-) -> tuple[Callable[..., Batcher], DeviceImages | None]:
-    """Return what makes a batcher of a pipeline whose batches are finished on the device, and the images kept there.
+def device_images_of(
+    pipeline: Pipeline, rows: Rows, options: Mapping[str, Any], images: DeviceImages | None
+) -> DeviceImages | None:
+    """Return the images that a pipeline's Loader keeps on the device, if it does, and give them to the pipeline.
 
     Args:
-        batcher_of: Makes a batcher of such a pipeline.
-        pipeline: One of them.
+        pipeline: Finishes batches on the device.
         rows: Of the index, those that may be read.
-        keeps: Whether images are kept there.
-        fraction: Of `DeviceImages`.
+        options: The Loader's.
         images: Those of an earlier call, which are used again if the pipeline reads the same.
 
     Raises:
         OptionError: There are no images.
     """
-    assert isinstance(pipeline, DevicePipeline)
     if not pipeline.fields:
         raise OptionError("on='device': no images, or images of different sizes. Add a crop, or a Resize to one size.")
-    if not keeps:
-        images = None
-    elif images is None or images.pipeline.transforms != pipeline.reading.transforms:
-        images = DeviceImages(pipeline.reading, rows, fraction)
-
-    def finished(pipeline: Pipeline, **given: Any) -> Batcher:
-        batcher = batcher_of(pipeline, **given)
-        assert isinstance(pipeline, DevicePipeline)
-        batcher.on_device, batcher.device_images = pipeline, images
-        return batcher
-
-    return finished, images
+    if options["keep"] != "device":
+        return None
+    if images is None or images.pipeline.transforms != pipeline.reading.transforms:
+        images = DeviceImages(pipeline.reading, rows, options["keep_fraction"])
+    pipeline.device_images = images
+    return images
 
 
 class DeviceImages:

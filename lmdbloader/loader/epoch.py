@@ -294,7 +294,7 @@ class EpochRun:
     ) -> Any:
         """Return a batch that was read as the loop gets it, or packed for its copy to a device."""
         position = self._positions.first_of(number)
-        if self.copies is not None and batcher.on_device is not None:
+        if self.copies is not None and batcher.pipeline.carry_out is not None:
             finish = partial(batcher.finish_on_device, samples, self._epoch, position, run)
             return self.copies.packed(batch, block, finish)
         if batcher.finishes:

@@ -192,5 +192,5 @@ def _is_cut_from_large(pipeline: Pipeline, name: str) -> bool:
     reader = pipeline.reader
     if not reader.index.facts[name].has_tiles:
         return False
-    nbytes = sum(math.prod(output.shape) for output in pipeline.outputs if output.name == name)
+    nbytes = sum(math.prod(output.shape) for output in pipeline.reading.outputs if output.name == name)
     return 2 * nbytes < reader.mean_nbytes(name, "raw_nbytes", range(len(reader)))

@@ -412,7 +412,7 @@ class Loader(DataLoader[Any]):
                 images = alike
         kind: Callable[..., Pipeline] = Pipeline
         if self._is_on_device:
-            from lmdbloader.loader.device_images import check_on_device, on_device
+            from lmdbloader.loader.device_images import check_on_device, device_images_of
 
             kind = check_on_device(self._options, owner, self._functions, has_buckets=shapes is not None)
         pipeline_of = partial(
@@ -423,7 +423,7 @@ class Loader(DataLoader[Any]):
         pipeline = pipeline_of(transforms, rows=rows) if shapes is None else shapes.largest(pipeline_of, transforms)
         others = [name for name, f in dataset.fields.items() if f.is_payload and name not in images]
         nbytes = int(sum(dataset.reader.mean_nbytes(name, "raw_nbytes", rows) for name in others))
-        nbytes += sum(output.nbytes for output in pipeline.outputs)
+        nbytes += sum(output.nbytes for output in pipeline.reading.outputs)
         num_rows = batch_size if self._clips is None else batch_size * self._clips.frames
         plan = plan_groups(num_rows, nbytes, self.num_threads, self.prefetch)
         if isinstance(self._orders, BatchOrders):  # their sizes and shapes may differ
@@ -431,12 +431,11 @@ class Loader(DataLoader[Any]):
         keep = plan.ahead + 2
         memory: Callable[..., Any] = partial(FieldMemories, BatchMemory)
         if self.pin_memory or shapes is not None:
-            from lmdbloader.batch.memory_kinds import PinnedBlocks, PinnedMemory, Rooms
+            from lmdbloader.batch.memory_kinds import PinnedMemory, Rooms
 
             rooms = Rooms(keep * plan.batches_at_once * max(len(images), 1))
-            memory = partial(FieldMemories, PinnedMemory if self.pin_memory else rooms.memory)
-            memory = memory if self._copies is None or not self.pin_memory else PinnedBlocks
-        batcher_of: Callable[..., Batcher] = partial(
+            memory = PinnedMemory if self.pin_memory else partial(FieldMemories, rooms.memory)
+        batcher_of = partial(
             Batcher, fields=dataset.fields, rows=rows, memory=memory, keep=keep, source=owner,
             functions=self._functions, form=self._form, channels=channels, repeats=self._orders.repeats,
             clips=self._clips,
@@ -446,10 +445,9 @@ class Loader(DataLoader[Any]):
 
             batcher_of = partial(with_params, batcher_of, owner)
         if self._is_on_device:
-            given = self._options["keep"] == "device", self._options["keep_fraction"], self._device_images
-            batcher_of, self._device_images = on_device(batcher_of, pipeline, rows, *given)
+            self._device_images = device_images_of(pipeline, rows, self._options, self._device_images)
         if plan.outgrows_caches:
-            pipeline.stream()
+            pipeline.reading.stream()
         if shapes is None:
             return batcher_of(pipeline), plan, None
         return batcher_of(pipeline), plan, shapes.batchers(pipeline_of, transforms, batcher_of, plan)
