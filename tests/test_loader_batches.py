@@ -19,7 +19,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Rando
 
 import lmdbloader
 from lmdbloader import Buckets, ClassBatches, LMDBDataset, Loader, ProgressiveResize
-from lmdbloader.batch.memory import Rooms
+from lmdbloader.batch.memory_kinds import Rooms
 from lmdbloader.errors import OptionError
 from lmdbloader.loader.options import orders_of
 from lmdbloader.loader.orders import Share, on_rank

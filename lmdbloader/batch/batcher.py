@@ -294,7 +294,7 @@ class Batcher:
     def finishes(self) -> bool:
         """Whether `finish` changes batches, or calls functions with them."""
         changes = self._own_transform is not None or self._functions is not None or self._clips is not None
-        return changes or bool(self._channels) or self._form is not None
+        return changes or bool(self._channels) or self._form is not None or self.pipeline.carry_out is not None
 
     @property
     def python_functions(self) -> list[Callable[[Any], Any]]:
@@ -314,12 +314,15 @@ class Batcher:
         """Return a batch of `read` after the dataset's own transform and the functions, called once for each batch.
 
         Args:
-            batch: Of `read`.
+            batch: Of `read`; on a device if the pipeline carries transforms out there, as is done first.
             draws: (B,), of its samples.
             epoch: Its number.
             position: Of the whole batch's first sample in the epoch's order.
             run: Calls what calls the functions; None calls it at once.
         """
+        if self.pipeline.carry_out is not None:
+            of_images = draws if self._clips is None else self._clips._draws_of_frames(draws)
+            batch = self.pipeline.carry_out(batch, of_images, epoch)
         transform = self._own_transform
         if transform is None and self._channels:
             changed = starmap(self._as_from_pipeline, ((name, getattr(batch, name)) for name in self._channels))
@@ -333,12 +336,6 @@ class Batcher:
         if self.pipeline.views is not None and isinstance(self._form, Mapping):
             batch = self.pipeline.views.named(batch)
         return batch if self._form is None else in_form(batch, self._form, is_batch=True)
-
-    def finish_on_device(self, draws: I64, epoch: int, position: int, run: Run, batch: Any) -> Any:
-        """Return a batch of `read`, which is on a device, as `finish` does, after what is carried out there."""
-        of_images = draws if self._clips is None else self._clips._draws_of_frames(draws)
-        batch = self.pipeline.carry_out(batch, of_images, epoch)
-        return self.finish(batch, draws, epoch, position, run) if self.finishes else batch
 
     def _as_from_pipeline(self, name: str, images: torch.Tensor) -> tuple[str, torch.Tensor]:
         """Return images (1, C, H, W) with the channels and the memory format of a pipeline's; masks (1, H, W) as is."""

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from lmdbloader.batch.pipeline import Pipeline
 from lmdbloader.errors import OptionError
-from lmdbloader.kernels.transform import opcodes
 from lmdbloader.transforms.base import Container, Geometry, leaves
 from lmdbloader.transforms.compilation import is_random
 from lmdbloader.transforms.device_program import DeviceProgram, is_missing
@@ -69,7 +68,6 @@ class DevicePipeline(Pipeline):
             ) from error
         done = [end - begin for begin, end, _ in self._reading.program.views.tolist()]
         done = done if lists is not None else done * self.num_views
-        self._check_resizes(done)
         fields = [
             replace(field, size=output.shape[1:])
             for field, output in zip(self._image_fields, self._reading.outputs, strict=False)
@@ -78,23 +76,13 @@ class DevicePipeline(Pipeline):
             self.program, fields, seed=self.seed, done=done,
             ignored=[reader.fields[name].ignore_index for name in names], channels_last=channels_last,
         )  # fmt: skip
-
-    def _check_resizes(self, done: Sequence[int]) -> None:
-        """Raise OptionError if the device would resize JPEGs, which the processor resizes while it decodes them."""
-        jpegs = [f for f, name in enumerate(self.fields) if self.reader.jpeg_room(name)]
-        left = {
-            number
-            for (begin, end, _), count in zip(self.program.views.tolist(), done, strict=True)
-            for number in range(begin + count, end)
-        }
-        for transform, numbers in self.program.sources if jpegs else ():
-            for number in left.intersection(numbers) if transform.resizes else ():
-                if named := [f for f in jpegs if self.program.whole[number, opcodes.OP_FIELDS] >> f & 1]:
-                    raise OptionError(
-                        f"{transform}: the device would resize the decoded pixels of {self.fields[named[0]]!r}. The "
-                        "CPU resizes JPEGs while it decodes them, and the results differ by some levels. Put it first, "
-                        "with on='device', or convert the images with --codec lz4."
-                    )
+        for f, name in enumerate(self.fields):
+            if reader.jpeg_room(name) and (resize := self._program.resize_of(f)) is not None:
+                raise OptionError(
+                    f"{resize}: the device would resize the decoded pixels of {name!r}. The CPU resizes JPEGs while it "
+                    "decodes them, and the results differ by some levels. Put it first, with on='device', or convert "
+                    "the images with --codec lz4."
+                )
 
     @property
     def reading(self) -> Pipeline:

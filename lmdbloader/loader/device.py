@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from lmdbloader.base.arguments import shown
+from lmdbloader.batch.shared_memory import is_plain
 from lmdbloader.errors import OptionError
 from lmdbloader.loader.threads import Threads
 
@@ -145,7 +146,7 @@ def _packed(batch: Any, block: torch.Tensor | None, finish: Callable[[Any], Any]
     places: list[_Place | None] = [None] * len(tensors)
     home, end, others = 0 if block is None else block.data_ptr(), 0, list[tuple[int, tuple[int, ...]]]()
     for k, tensor in enumerate(tensors):
-        if not _is_plain(tensor):
+        if type(tensor) is not torch.Tensor or not is_plain(tensor):
             continue
         strides = tensor.stride() if tensor.is_contiguous() else torch.empty_like(tensor, device="meta").stride()
         if block is None or tensor.untyped_storage().data_ptr() != home or tensor.stride() != strides:
@@ -170,17 +171,6 @@ def _packed(batch: Any, block: torch.Tensor | None, finish: Callable[[Any], Any]
     return Packed(batch, places, blocks, finish)
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is some numbers in the computer's memory, and nothing else."""
-    is_own = (
-        tensor.numel() > 0
-        and type(tensor) is torch.Tensor
-        and tensor.device.type == "cpu"
-        and tensor.layout == torch.strided
-    )
-    return is_own and not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
-
-
 def _view(block: torch.Tensor, place: _Place) -> torch.Tensor:
     """Return the tensor at a place in a block."""
     _, offset, dtype, size, strides = place
@@ -195,25 +185,12 @@ class _Copied:
     Attributes:
         batch: What the loop gets.
         owners: Tensors of all its memory on the device.
-        arrival: Of its group.
+        arrival: The event after the work on its group.
     """
 
     batch: Any
     owners: list[torch.Tensor]
-    arrival: _Arrival
-
-
-@dataclass(slots=True)
-class _Arrival:
-    """When the batches of a group are on the device.
-
-    Attributes:
-        event: After the work on them.
-        stream: The last one of the loop that waits for it.
-    """
-
-    event: Any
-    stream: Any = None
+    arrival: Any
 
 
 class EpochCopies:
@@ -237,6 +214,8 @@ class EpochCopies:
         self._next = self._end = 0
         self._later: deque[tuple[int, Any]] = deque()
         self.cancelled = False
+        # Of the loop: its last stream that has waited for a group, and for which.
+        self._waited: tuple[Any, Any] | None = None
 
     def packed(self, batch: Any, block: torch.Tensor | None, finish: Callable[[Any], Any] | None = None) -> Packed:
         """Return a batch as it is handed over; the arguments are those of `_packed`."""
@@ -258,10 +237,10 @@ class EpochCopies:
         copied, rest = item
         if not isinstance(copied, _Copied):
             return item
-        current, arrival = self._current(), copied.arrival
-        if arrival.stream != current:
-            current.wait_event(arrival.event)
-            arrival.stream = current
+        current = self._current()
+        if self._waited != (current, copied.arrival):
+            current.wait_event(copied.arrival)
+            self._waited = current, copied.arrival
         for owner in copied.owners:
             owner.record_stream(current)  # the memory is not used again before this stream's work is done
         return copied.batch, rest
@@ -283,7 +262,7 @@ class EpochCopies:
     def _go_on(self) -> None:
         """Copy the groups whose turn it is."""
         while self._next in self._read and not self.cancelled:
-            copied, arrival = list[tuple[Any, Any]](), _Arrival(self._event())
+            copied, arrival = list[tuple[Any, Any]](), self._event()
             try:
                 while self._next >= self._end and self._later:
                     self._end, before = self._later.popleft()
@@ -293,7 +272,7 @@ class EpochCopies:
                 items, error = self._read.pop(self._next)
                 for batch, rest in items:
                     copied.append((self._copied(batch, arrival) if isinstance(batch, Packed) else batch, rest))
-                arrival.event.record(self._stream)
+                arrival.record(self._stream)
             except BaseException as failure:  # such as too little memory
                 copied, error = [], failure
             self._next += 1
@@ -301,7 +280,7 @@ class EpochCopies:
         if self.cancelled:
             self._read.clear()
 
-    def _copied(self, packed: Packed, arrival: _Arrival) -> _Copied:
+    def _copied(self, packed: Packed, arrival: Any) -> _Copied:
         if self.device.type == "cpu":
             return _Copied(packed.batch if packed.finish is None else packed.finish(packed.batch), [], arrival)
         with torch.cuda.stream(self._stream):

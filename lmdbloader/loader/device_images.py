@@ -17,7 +17,7 @@ from lmdbloader.base.text import plain
 from lmdbloader.base.units import show_nbytes
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.batch.device_pipeline import DevicePipeline
-from lmdbloader.batch.pipeline import Pipeline, Scratch
+from lmdbloader.batch.pipeline import Pipeline
 from lmdbloader.errors import OptionError
 from lmdbloader.loader.threads import Threads
 from lmdbloader.store.rows import Rows, as_array
@@ -59,11 +59,7 @@ def device_images_of(
 ) -> DeviceImages | None:
     """Return the images that a pipeline's Loader keeps on the device, if it does, and give them to the pipeline.
 
-    Args:
-        pipeline: Finishes batches on the device.
-        rows: Of the index, those that may be read.
-        options: The Loader's.
-        images: Those of an earlier call, which are used again if the pipeline reads the same.
+    Images of an earlier call are used again if the pipeline reads the same.
 
     Raises:
         OptionError: There are no images.
@@ -88,25 +84,13 @@ class DeviceImages:
     """
 
     def __init__(self, pipeline: Pipeline, rows: Rows, fraction: float) -> None:
-        """Prepare; nothing is read or allocated.
-
-        Args:
-            pipeline: Reads the images, which are equal in all epochs.
-            rows: Of the index.
-            fraction: The share of the device's free memory that may be used.
-        """
+        """Prepare, for rows of the index and a fraction of the device's free memory; nothing is read or allocated."""
         self.pipeline, self._fraction = pipeline, fraction
         self._rows = np.unique(as_array(rows))
         self.is_complete, self.threads = False, Threads(1, "lmdbloader-keep")
         self._images: list[torch.Tensor] = []
         self._stream: Any = None
-        self._scratch: Scratch | None = None
-        self._next = 0
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of all images."""
-        return len(self._rows) * sum(output.nbytes for output in self.pipeline.outputs)
+        self._next, self._each_nbytes = 0, sum(output.nbytes for output in pipeline.outputs)
 
     def places(self, rows: I64) -> I64:
         """Return where the images of rows (n,) are."""
@@ -136,10 +120,11 @@ class DeviceImages:
     def _allocate(self, device: torch.device) -> None:
         is_cuda = device.type == "cuda"
         free = torch.cuda.mem_get_info(device)[0] if is_cuda else system.free_memory()
-        if free is not None and self.nbytes > self._fraction * free:
+        nbytes = len(self._rows) * self._each_nbytes
+        if free is not None and nbytes > self._fraction * free:
             where = f"of {device}" if is_cuda else "of the computer"
             raise OptionError(
-                f"keep='device': the images take {show_nbytes(self.nbytes)}, and of the {show_nbytes(free)} that are "
+                f"keep='device': the images take {show_nbytes(nbytes)}, and of the {show_nbytes(free)} that are "
                 f"free in the memory {where} keep_fraction={self._fraction:g} allows "
                 f"{show_nbytes(int(self._fraction * free))}. The model needs the rest. Raise keep_fraction, choose "
                 "fewer samples or smaller images, or leave keep out."
@@ -150,7 +135,7 @@ class DeviceImages:
             self._stream.wait_stream(torch.cuda.current_stream(device))
         self._images = [
             torch.empty(
-                (len(self._rows), *output.shape[1 if output.is_mask else 0 :]),
+                (len(self._rows), *output.stored_shape),
                 dtype=_GATHERED.get(output.values.dtype, output.values.dtype), device=device,
             )
             for output in self.pipeline.outputs
@@ -158,25 +143,20 @@ class DeviceImages:
 
     def copy_next(self) -> bool:
         """Copy the next images; return whether there are more."""
-        each = sum(output.nbytes for output in self.pipeline.outputs)
         begin = self._next
-        end = min(begin + max(_CHUNK_NBYTES // max(each, 1), 1), len(self._rows))
-        self._scratch = self._scratch or self.pipeline.scratch()
+        end = min(begin + max(_CHUNK_NBYTES // max(self._each_nbytes, 1), 1), len(self._rows))
         is_cuda, rows = self._stream is not None, self._rows[begin:end]
         read = [
             torch.empty((end - begin, *images.shape[1:]), dtype=images.dtype, device="cpu", pin_memory=is_cuda)
             for images in self._images
         ]
         addresses = np.array([[images.data_ptr() for images in read]], np.int64)
-        self.pipeline.read(rows, rows, 0, addresses, end - begin, self._scratch)
-        if is_cuda:
-            with torch.cuda.stream(self._stream):
-                for images, own in zip(self._images, read, strict=True):
-                    images[begin:end].copy_(own, non_blocking=True)
-            self._stream.synchronize()
-        else:
+        self.pipeline.read(rows, rows, 0, addresses, end - begin, self.pipeline.scratch())
+        with torch.cuda.stream(self._stream):  # None without CUDA
             for images, own in zip(self._images, read, strict=True):
-                images[begin:end] = own
+                images[begin:end].copy_(own, non_blocking=True)
+        if is_cuda:
+            self._stream.synchronize()
         self._next, self.is_complete = end, end == len(self._rows)
         return not self.is_complete
 

@@ -294,11 +294,10 @@ class EpochRun:
     ) -> Any:
         """Return a batch that was read as the loop gets it, or packed for its copy to a device."""
         position = self._positions.first_of(number)
+        finish = partial(batcher.finish, draws=samples, epoch=self._epoch, position=position, run=run)
         if self.copies is not None and batcher.pipeline.carry_out is not None:
-            finish = partial(batcher.finish_on_device, samples, self._epoch, position, run)
             return self.copies.packed(batch, block, finish)
-        if batcher.finishes:
-            batch = batcher.finish(batch, samples, self._epoch, position, run)
+        batch = finish(batch) if batcher.finishes else batch
         return batch if self.copies is None else self.copies.packed(batch, block)
 
     def _read_singly(self, group: _Group, clock: Clock) -> tuple[list[Item], BaseException | None]:

@@ -85,6 +85,12 @@ class DeviceProgram:
                 self._template[f, :, op.MASK], self._template[f, :, op.FILL] = 1, label
         self._num_erasings = max((len(values.erased) for values in program.values), default=0)
 
+    def resize_of(self, f: int) -> Transform | None:
+        """Return a transform that resizes images of a field on the device."""
+        fields = self._operations[0][:, op.OP_FIELDS]  # 0 of what is done already
+        found = (t for t, numbers in self._program.sources if t.resizes and (fields[list(numbers)] >> f & 1).any())
+        return next(found, None)
+
     @torch.no_grad()
     def run(self, images: Sequence[Tensor], samples: npt.NDArray[np.int64], epoch: int) -> list[Tensor]:
         """Carry the transforms out.
