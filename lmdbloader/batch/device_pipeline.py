@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from lmdbloader.batch.pipeline import Pipeline
 from lmdbloader.errors import OptionError
-from lmdbloader.transforms.base import Container, Geometry, leaves
+from lmdbloader.store import Reader
+from lmdbloader.transforms.base import Container, Geometry, Transform, leaves
 from lmdbloader.transforms.compilation import is_random
 from lmdbloader.transforms.device_program import DeviceProgram, is_missing
 
@@ -31,11 +32,13 @@ class DevicePipeline(Pipeline):
 
     def __init__(
         self,
-        *args: Any,
+        reader: Reader,
+        fields: Sequence[str],
+        transforms: Sequence[Transform],
+        *,
+        views: Any = None,
         keeps: bool = False,
         channels_last: bool = False,
-        verify: bool = True,
-        kept: Any = None,
         **options: Any,
     ) -> None:
         """Check that the transforms suit every image, and compile them; the arguments are those of Pipeline.
@@ -47,18 +50,16 @@ class DevicePipeline(Pipeline):
             OptionError: As from Pipeline; or a transform is not available on a device, or with `keeps` images would
                 be read in different sizes.
         """
-        super().__init__(*args, channels_last=channels_last, verify=verify, **options)
-        reader, names, *transforms = args
-        shared, views = tuple(transforms[0]) if transforms else (), self.views
+        super().__init__(reader, fields, transforms, views=views, channels_last=channels_last, **options)
+        shared = tuple(transforms)
         sized = all(field.size for field in self._image_fields)
         first, lists = shared, None
         if keeps or views is None or _cut(shared, is_sized=sized) < len(shared):
             first = shared[: _cut(shared, is_sized=sized, keeps=keeps)]
         elif any(ends := [_cut(view, is_sized=sized) for view in views]):
             lists = type(views)(*(view[:end] for view, end in zip(views, ends, strict=True)))
-        options |= {"views": lists, "verify": verify, "kept": kept}
         try:
-            self._reading = Pipeline(reader, names, first, **options)
+            self._reading = Pipeline(reader, fields, first, views=lists, **options)
         except OptionError as error:
             if not keeps:
                 raise
@@ -68,14 +69,9 @@ class DevicePipeline(Pipeline):
             ) from error
         done = [end - begin for begin, end, _ in self._reading.program.views.tolist()]
         done = done if lists is not None else done * self.num_views
-        fields = [
-            replace(field, size=output.shape[1:])
-            for field, output in zip(self._image_fields, self._reading.outputs, strict=False)
-        ]
-        self._program = DeviceProgram(
-            self.program, fields, seed=self.seed, done=done,
-            ignored=[reader.fields[name].ignore_index for name in names], channels_last=channels_last,
-        )  # fmt: skip
+        read = zip(self._image_fields, self._reading.outputs, strict=False)
+        images = [replace(field, size=output.shape[1:]) for field, output in read]
+        self._program = DeviceProgram(self.program, images, seed=self.seed, done=done, channels_last=channels_last)
         for f, name in enumerate(self.fields):
             if reader.jpeg_room(name) and (resize := self._program.resize_of(f)) is not None:
                 raise OptionError(

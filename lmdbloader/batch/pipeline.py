@@ -24,7 +24,7 @@ from lmdbloader.store import Reader
 from lmdbloader.store.rows import Rows, as_array, parts_of
 from lmdbloader.transforms import Geometry, Transform
 from lmdbloader.transforms.base import leaves
-from lmdbloader.transforms.compilation import UNSUITED, compile_program
+from lmdbloader.transforms.compilation import UNSUITED, compile_program, undrawn
 from lmdbloader.transforms.values import ImageField, Values
 
 if TYPE_CHECKING:
@@ -222,7 +222,8 @@ class Pipeline:
             )
         sizes = [self._extremes(f, side) for side in ("height", "width")]
         size = tuple(low for low, _ in sizes) if all(low == high for low, high in sizes) else ()
-        return ImageField(self.fields[f], channels, _DTYPES[bits], is_mask, size)
+        ignored = self.reader.fields[name].ignore_index or 0
+        return ImageField(name, channels, _DTYPES[bits], is_mask, size, ignored)
 
     def _extremes(self, f: int, part: str) -> tuple[int, int]:
         """Return the least and the greatest number of a field's column in the rows."""
@@ -233,14 +234,8 @@ class Pipeline:
 
     def _drawn(self, most: I64) -> tuple[Any, ...]:
         shape = (self.num_views, len(self.fields))
-        geometry = np.zeros((*shape, self.program.num_stages, opcodes.NUM_GEOMETRY), np.int64)
-        for f, name in enumerate(self.fields):
-            geometry[:, f, :, opcodes.OWN_FILL] = 3 * self._image_fields[f].dtype.is_floating_point
-            if (fill := self.reader.fields[name].ignore_index) is not None:
-                geometry[:, f, :, opcodes.MASK] = 1
-                geometry[:, f, :, opcodes.FILL] = fill
         return (
-            geometry,
+            np.stack([undrawn(self._image_fields, self.program.num_stages)] * self.num_views),
             np.zeros((*shape, self.program.num_stages, opcodes.NUM_COLOR), np.float64),
             np.zeros((*shape, self._num_erasings, 4), np.int64),
             most,

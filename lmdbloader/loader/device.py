@@ -21,12 +21,12 @@ _logger = logging.getLogger("lmdbloader")
 # Of the groups of batches that are copied ahead of the loop's.
 _GROUPS_AHEAD = 2
 _ALIGNMENT = 64
-# The items of a group, a batch and what goes with it, and the error that ended it.
-Group = tuple[list[tuple[Any, Any]], "BaseException | None"]
+# The number of a group, its items, a batch and what goes with it, and the error that ended it.
+Group = tuple[int, list[tuple[Any, Any]], "BaseException | None"]
 
 
 def usable_device(device: str | int | torch.device | None) -> torch.device | None:
-    """Return the device that batches are copied to; None if they stay in the computer's memory.
+    """Return the device that batches are for; None if none is named, or this machine has no CUDA.
 
     Raises:
         OptionError: It is not a CUDA device or the CPU, or this machine does not have it.
@@ -41,7 +41,7 @@ def usable_device(device: str | int | torch.device | None) -> torch.device | Non
     except (RuntimeError, TypeError) as error:
         raise OptionError(f"device={str(device)!r} is not a device; {expected}") from error
     if wanted.type == "cpu":
-        return None
+        return torch.device("cpu")
     if wanted.type != "cuda":
         raise OptionError(f"device={str(device)!r}: batches are copied to CUDA devices only; {expected}")
     if not torch.cuda.is_available():
@@ -65,9 +65,9 @@ def copies_for(device: str | int | torch.device | None, on: Any, keep: Any) -> t
         what = "on" if on == "device" else "keep"
         raise OptionError(f"{what}='device': which one? Write Loader(..., device='cuda', {what}='device').")
     usable = usable_device(device)
-    if usable is None and there and not isinstance(device, int) and torch.device(device or "cpu").type == "cpu":
-        usable = torch.device("cpu")
-    return (None, False) if usable is None else (Copies(usable), there)
+    if usable is None or (usable.type == "cpu" and not there):  # batches stay in the computer's memory
+        return None, False
+    return Copies(usable), there
 
 
 class Copies:
@@ -134,13 +134,7 @@ class Packed:
 
 
 def _packed(batch: Any, block: torch.Tensor | None, finish: Callable[[Any], Any] | None) -> Packed:
-    """Return a batch whose tensors are in pinned memory.
-
-    Args:
-        batch: Tensors in tuples, lists and dicts; other values stay as they are.
-        block: (bytes,) uint8, pinned, in which some of them are and whose end is free; None without one.
-        finish: See `Packed`.
-    """
+    """Return a batch whose tensors are in pinned memory: some in `block` (bytes,) uint8, whose end is free, if any."""
     tensors: list[torch.Tensor] = []
     apply(batch, tensors.append)
     places: list[_Place | None] = [None] * len(tensors)
@@ -202,15 +196,16 @@ class EpochCopies:
 
     Attributes:
         device: The device, with its number.
+        ready: Groups that are copied.
         cancelled: Whether no more batches are copied.
     """
 
     def __init__(self, device: torch.device, stream: Any, threads: Threads) -> None:
         self.device, self._stream, self._threads = device, stream, threads
-        self._ready: SimpleQueue[Group] = SimpleQueue()
+        self.ready: SimpleQueue[Group] = SimpleQueue()
         # Of the thread: groups that were read, the next one to copy, the end of those that may be copied, and later
         # ends with the events that come before.
-        self._read: dict[int, Group] = {}
+        self._read: dict[int, tuple[list[Any], BaseException | None]] = {}
         self._next = self._end = 0
         self._later: deque[tuple[int, Any]] = deque()
         self.cancelled = False
@@ -221,19 +216,18 @@ class EpochCopies:
         """Return a batch as it is handed over; the arguments are those of `_packed`."""
         return Packed(batch, [], [], finish) if self.device.type == "cpu" else _packed(batch, block, finish)
 
-    def put(self, result: tuple[int, list[Any], BaseException | None]) -> None:
+    def put(self, result: Group) -> None:
         """Hand over a group: its number, items (`Packed` or another object, anything), and the error that ended it."""
         self._threads.submit(partial(self._add, *result))
 
-    def take(self, group: int) -> Group:
-        """Return a group, whose items are for `given`; called in the loop's thread."""
+    def need(self, group: int) -> None:
+        """Say that the loop waits for a group, whose items in `ready` are for `given`; called in the loop's thread."""
         before = self._event(blocking=True)
         before.record(self._current())
         self._threads.submit(partial(self._admit, group + _GROUPS_AHEAD + 1, before))
-        return self._ready.get()
 
     def given(self, item: tuple[Any, Any]) -> tuple[Any, Any]:
-        """Return an item of `take` with its batch for the loop's current stream, which waits for the copies."""
+        """Return an item with its batch for the loop's current stream, which waits for the copies."""
         copied, rest = item
         if not isinstance(copied, _Copied):
             return item
@@ -275,8 +269,8 @@ class EpochCopies:
                 arrival.record(self._stream)
             except BaseException as failure:  # such as too little memory
                 copied, error = [], failure
+            self.ready.put((self._next, copied, error))
             self._next += 1
-            self._ready.put((copied, error))
         if self.cancelled:
             self._read.clear()
 

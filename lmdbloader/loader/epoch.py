@@ -165,8 +165,9 @@ class EpochRun:
         # Groups whose samples are computed at once, and the latest such stretches: threads are in neighbouring ones.
         self._groups_together = max(_SAMPLES_TOGETHER // (plan.batches_at_once * positions.batch_size), 1)
         self._computed: dict[int, I64] = {}
-        self.results: SimpleQueue[tuple[int, list[Item], BaseException | None]] = SimpleQueue()
-        self.copies, self._put = copies, self.results.put if copies is None else copies.put
+        # The number of a group, its items, and the error that ended it.
+        self.results: SimpleQueue[tuple[int, list[Any], BaseException | None]]
+        self.copies, self.results = copies, SimpleQueue() if copies is None else copies.ready
         self.cancelled = False
 
     def cancel(self) -> None:
@@ -239,7 +240,7 @@ class EpochRun:
             return
         items, error = self._ended(group, clock)
         clock.end()
-        self._put((group.number, items, error))
+        (self.results if self.copies is None else self.copies).put((group.number, items, error))
 
     def _read_images(self, group: _Group, part: int, clock: Clock) -> None:
         """Read the images of a part; the first thread begins the batches."""
@@ -352,8 +353,8 @@ class EpochRun:
 
 def deliver(run: EpochRun, threads: Threads, ahead: int) -> Iterator[Item]:
     """Yield the batches of a run in order, each with the damage left out of it; threads work on `ahead` groups."""
+    arrived: dict[int, Any] = {}
     submitted, num_closed, copies = 0, threads.num_closed, run.copies
-    take = _in_order(run.results) if copies is None else copies.take
     try:
         for group in range(run.num_groups):
             run.check_turn()
@@ -363,7 +364,13 @@ def deliver(run: EpochRun, threads: Threads, ahead: int) -> Iterator[Item]:
                 for job in run.jobs(submitted):
                     threads.submit(job)
                 submitted += 1
-            found, error = take(group)
+            if copies is not None:
+                copies.need(group)
+            while group not in arrived:
+                result = run.results.get()
+                arrived[result[0]] = result
+                del result  # the memory of a batch that nothing refers to is free
+            _, found, error = arrived.pop(group)
             found.reverse()
             while found:
                 yield found.pop() if copies is None else copies.given(found.pop())
@@ -371,22 +378,6 @@ def deliver(run: EpochRun, threads: Threads, ahead: int) -> Iterator[Item]:
                 raise error
     finally:
         run.cancel()
-
-
-def _in_order(
-    results: SimpleQueue[tuple[int, list[Item], BaseException | None]],
-) -> Callable[[int], tuple[list[Item], BaseException | None]]:
-    """Return what waits for a group and returns its items and its error, of results that come in any order."""
-    arrived: dict[int, tuple[list[Item], BaseException | None]] = {}
-
-    def take(group: int) -> tuple[list[Item], BaseException | None]:
-        while group not in arrived:
-            number, items, error = results.get()
-            arrived[number] = items, error
-            del items  # the memory of a batch that nothing refers to is free
-        return arrived.pop(group)
-
-    return take
 
 
 class Batches(Iterator[Any]):

@@ -90,6 +90,16 @@ class _State:
     varying: int = 0
 
 
+def undrawn(fields: Sequence[ImageField], num_stages: int) -> npt.NDArray[np.int64]:
+    """Return the geometries (fields, stages, NUM_GEOMETRY) of a sample that nothing was drawn for."""
+    geometry = np.zeros((len(fields), num_stages, opcodes.NUM_GEOMETRY), np.int64)
+    for f, field in enumerate(fields):
+        geometry[f, :, opcodes.OWN_FILL] = 3 * field.dtype.is_floating_point
+        if field.is_mask:
+            geometry[f, :, opcodes.MASK], geometry[f, :, opcodes.FILL] = 1, field.ignored
+    return geometry
+
+
 def compile_program(
     transforms: Sequence[Transform], fields: Sequence[ImageField], views: Iterable[Sequence[Transform]] | None = None
 ) -> Program:

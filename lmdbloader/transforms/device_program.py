@@ -17,15 +17,13 @@ from lmdbloader.kernels import entries
 from lmdbloader.kernels.transform import opcodes as op
 from lmdbloader.transforms.base import SeveralViews, Transform
 from lmdbloader.transforms.colors_in_torch import CHANGES
-from lmdbloader.transforms.compilation import UNSUITED, Program, compile_program
+from lmdbloader.transforms.compilation import UNSUITED, Program, compile_program, undrawn
 from lmdbloader.transforms.degradation_in_torch import sample_numbers
 from lmdbloader.transforms.functions import BatchFunction, described
 from lmdbloader.transforms.stages_in_torch import Pack, Step, carried, plan_stages, plan_values
 from lmdbloader.transforms.values import ImageField
 
 _WARPS = (op.AFFINE, op.PERSPECTIVE, op.ELASTIC, op.POLICY)
-# The label around masks, which `fields.Mask` has by default.
-_IGNORED = 255
 _DTYPES = (torch.uint8, torch.uint16, torch.float16, torch.float32)
 
 
@@ -44,7 +42,6 @@ class DeviceProgram:
         *,
         seed: int,
         done: Sequence[int] = (),
-        ignored: Sequence[int | None] = (),
         channels_last: bool = False,
     ) -> None:
         """Check that all operations are available.
@@ -54,7 +51,6 @@ class DeviceProgram:
             fields: Of images and masks.
             seed: Of the random choices.
             done: Of each view, how many operations at its beginning are done already; none by default.
-            ignored: Of each field, the label around masks; None for images.
             channels_last: Whether images of the results are (H, W, C) in memory.
 
         Raises:
@@ -77,12 +73,8 @@ class DeviceProgram:
                 )
         # A window is resized as it is stored, and turned afterwards: until then a geometry must be carried on.
         resizes = np.isin(codes, (op.RESIZE, op.RANDOM_RESIZED_CROP))
-        self._template = np.zeros((len(fields), program.num_stages, op.NUM_GEOMETRY), np.int64)
+        self._template = undrawn(fields, program.num_stages)
         self._template[..., op.WRITES] = not operations[resizes, op.OP_STAGE].any()
-        for f, field in enumerate(fields):
-            self._template[f, :, op.OWN_FILL] = 3 * field.dtype.is_floating_point
-            if (label := ignored[f] if ignored else None) is not None:
-                self._template[f, :, op.MASK], self._template[f, :, op.FILL] = 1, label
         self._num_erasings = max((len(values.erased) for values in program.values), default=0)
 
     def resize_of(self, f: int) -> Transform | None:
@@ -209,5 +201,4 @@ def on_device(
 
 @lru_cache(maxsize=16)
 def _compiled(transforms: tuple[Transform, ...], fields: tuple[ImageField, ...], seed: int) -> DeviceProgram:
-    ignored = [_IGNORED if field.is_mask else None for field in fields]
-    return DeviceProgram(compile_program(transforms, fields), fields, seed=seed, ignored=ignored)
+    return DeviceProgram(compile_program(transforms, fields), fields, seed=seed)

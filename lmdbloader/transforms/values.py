@@ -63,6 +63,7 @@ class ImageField:
         name, channels, dtype: Its name, and the channels and the type of its images as stored.
         is_mask: Whether it has masks.
         size: (height, width) of its images, () if they differ.
+        ignored: The label around masks.
     """
 
     name: str
@@ -70,6 +71,7 @@ class ImageField:
     dtype: torch.dtype
     is_mask: bool = False
     size: tuple[int, ...] = ()
+    ignored: int = 255
 
 
 @dataclass(frozen=True, slots=True)
