@@ -303,14 +303,7 @@ class Batcher:
         functions = [] if self._functions is None else self._functions.in_python
         return functions if own is None else [own, *functions]
 
-    def finish(
-        self,
-        batch: Any,
-        draws: I64,
-        epoch: int,
-        position: int,
-        run: Run = None,
-    ) -> Any:
+    def finish(self, batch: Any, draws: I64, epoch: int, position: int, run: Run = None) -> Any:
         """Return a batch of `read` after the dataset's own transform and the functions, called once for each batch.
 
         Args:
