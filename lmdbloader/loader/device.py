@@ -65,8 +65,8 @@ def copies_for(device: str | int | torch.device | None, on: Any, keep: Any) -> t
         what = "on" if on == "device" else "keep"
         raise OptionError(f"{what}='device': which one? Write Loader(..., device='cuda', {what}='device').")
     usable = usable_device(device)
-    if usable is None or (usable.type == "cpu" and not there):  # batches stay in the computer's memory
-        return None, False
+    if usable is None or usable.type == "cpu":  # batches stay in the computer's memory
+        return None, there and usable is not None
     return Copies(usable), there
 
 
@@ -94,22 +94,10 @@ class Copies:
             WorkerError: The system refuses the thread.
         """
         self.threads.submit(lambda: None)
-        if self.device.type == "cpu":
-            return EpochCopies(self.device, _Processor(), self.threads)
         number = torch.cuda.current_device() if self.device.index is None else self.device.index
         if number not in self._streams:
             self._streams[number] = torch.cuda.Stream(number)  # type: ignore[no-untyped-call]
         return EpochCopies(torch.device("cuda", number), self._streams[number], self.threads)
-
-
-class _Processor:
-    """In place of a stream and an event where the device is the CPU: all work is done when a call returns."""
-
-    def record(self, stream: Any) -> None: ...
-
-    def synchronize(self) -> None: ...
-
-    def wait_event(self, event: Any) -> None: ...
 
 
 # Where a tensor is: the number of its block, the bytes before it, and its type, size and strides.
@@ -133,7 +121,7 @@ class Packed:
     finish: Callable[[Any], Any] | None = None
 
 
-def _packed(batch: Any, block: torch.Tensor | None, finish: Callable[[Any], Any] | None) -> Packed:
+def _packed(batch: Any, block: torch.Tensor | None, finish: Callable[[Any], Any] | None = None) -> Packed:
     """Return a batch whose tensors are in pinned memory: some in `block` (bytes,) uint8, whose end is free, if any."""
     tensors: list[torch.Tensor] = []
     apply(batch, tensors.append)
@@ -200,6 +188,8 @@ class EpochCopies:
         cancelled: Whether no more batches are copied.
     """
 
+    packed = staticmethod(_packed)
+
     def __init__(self, device: torch.device, stream: Any, threads: Threads) -> None:
         self.device, self._stream, self._threads = device, stream, threads
         self.ready: SimpleQueue[Group] = SimpleQueue()
@@ -212,18 +202,14 @@ class EpochCopies:
         # Of the loop: its last stream that has waited for a group, and for which.
         self._waited: tuple[Any, Any] | None = None
 
-    def packed(self, batch: Any, block: torch.Tensor | None, finish: Callable[[Any], Any] | None = None) -> Packed:
-        """Return a batch as it is handed over; the arguments are those of `_packed`."""
-        return Packed(batch, [], [], finish) if self.device.type == "cpu" else _packed(batch, block, finish)
-
     def put(self, result: Group) -> None:
         """Hand over a group: its number, items (`Packed` or another object, anything), and the error that ended it."""
         self._threads.submit(partial(self._add, *result))
 
     def need(self, group: int) -> None:
         """Say that the loop waits for a group, whose items in `ready` are for `given`; called in the loop's thread."""
-        before = self._event(blocking=True)
-        before.record(self._current())
+        before = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        before.record(torch.cuda.current_stream(self.device))
         self._threads.submit(partial(self._admit, group + _GROUPS_AHEAD + 1, before))
 
     def given(self, item: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -231,19 +217,13 @@ class EpochCopies:
         copied, rest = item
         if not isinstance(copied, _Copied):
             return item
-        current = self._current()
+        current = torch.cuda.current_stream(self.device)
         if self._waited != (current, copied.arrival):
             current.wait_event(copied.arrival)
             self._waited = current, copied.arrival
         for owner in copied.owners:
             owner.record_stream(current)  # the memory is not used again before this stream's work is done
         return copied.batch, rest
-
-    def _current(self) -> Any:
-        return _Processor() if self.device.type == "cpu" else torch.cuda.current_stream(self.device)
-
-    def _event(self, *, blocking: bool = False) -> Any:
-        return _Processor() if self.device.type == "cpu" else torch.cuda.Event(blocking=blocking)  # type: ignore[no-untyped-call]
 
     def _add(self, number: int, items: list[Any], error: BaseException | None) -> None:
         self._read[number] = items, error
@@ -256,7 +236,7 @@ class EpochCopies:
     def _go_on(self) -> None:
         """Copy the groups whose turn it is."""
         while self._next in self._read and not self.cancelled:
-            copied, arrival = list[tuple[Any, Any]](), self._event()
+            copied, arrival = list[tuple[Any, Any]](), torch.cuda.Event()  # type: ignore[no-untyped-call]
             try:
                 while self._next >= self._end and self._later:
                     self._end, before = self._later.popleft()
@@ -275,8 +255,6 @@ class EpochCopies:
             self._read.clear()
 
     def _copied(self, packed: Packed, arrival: Any) -> _Copied:
-        if self.device.type == "cpu":
-            return _Copied(packed.batch if packed.finish is None else packed.finish(packed.batch), [], arrival)
         with torch.cuda.stream(self._stream):
             blocks = [block.to(self.device, non_blocking=True) for block in packed.blocks]
             owners, places = list(blocks), iter(packed.places)

@@ -296,10 +296,11 @@ class EpochRun:
         """Return a batch that was read as the loop gets it, or packed for its copy to a device."""
         position = self._positions.first_of(number)
         finish = partial(batcher.finish, draws=samples, epoch=self._epoch, position=position, run=run)
-        if self.copies is not None and batcher.pipeline.carry_out is not None:
+        if self.copies is None:
+            return finish(batch) if batcher.finishes else batch
+        if batcher.pipeline.carry_out is not None:
             return self.copies.packed(batch, block, finish)
-        batch = finish(batch) if batcher.finishes else batch
-        return batch if self.copies is None else self.copies.packed(batch, block)
+        return self.copies.packed(finish(batch) if batcher.finishes else batch, block)
 
     def _read_singly(self, group: _Group, clock: Clock) -> tuple[list[Item], BaseException | None]:
         """Return the batches of a group up to the one that cannot be read."""

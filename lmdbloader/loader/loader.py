@@ -724,8 +724,8 @@ class Loader(DataLoader[Any]):
         self._prepare(place)
         order = self._orders.among(share.world_size).of(place.epoch, self._layout, place.seed)
         copies = None if self._copies is None else self._copies.begin()
-        if copies is not None and self._device_images is not None:
-            self._device_images.begin(copies.device)
+        if self._device_images is not None:
+            self._device_images.begin(self.device if copies is None else copies.device)
         run = EpochRun(
             self._batcher, place.epoch, order, on_rank(order, share, place.start), self._plan,
             batcher_of=self._batcher_of, mean_nbytes=self._layout.mean_nbytes, skips=self._skips,
