@@ -179,7 +179,7 @@ def test_clips(tmp_path: Path) -> None:
         ({"on": "gpu"}, "on='gpu': expected 'cpu', or 'device'"),
         ({"on": "cuda", "device": "cpu"}, "on='cuda'"),
         ({"keep": "cuda"}, "expected 'memory', 'device' or None"),
-        ({**ON, "transforms": [T.ColorJitter(0.2), T.RandomRotation(9)]}, "RandomRotation.*in front"),
+        ({**ON, "transforms": [T.ColorJitter(0.2), T.RandomRotation(9)]}, "RandomRotation.*Put it first"),
         ({**ON, "transforms": [T.ColorJitter(0.2), T.RandAugment()]}, "RandAugment"),
         ({**KEEP, "transforms": [T.RandAugment()]}, "RandAugment"),
         ({**ON, "transforms": [degradations.real_esrgan(2)]}, r"on_device\(hr, samples"),

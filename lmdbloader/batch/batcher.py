@@ -47,7 +47,7 @@ class Begun:
         batch_size: Rows in a batch (samples, or frames of windows); the last batch may be shorter.
         batches: The columns of each batch, in the order of the fields; None for fields that are still to be read.
         addresses: (batches, fields of the pipeline) int64, of the memory of images.
-        blocks: The one allocation of each batch, or none.
+        blocks: The one allocation of each batch, (bytes,) uint8, and the bytes of its images; or none.
     """
 
     rows: I64
@@ -56,7 +56,7 @@ class Begun:
     batch_size: int
     batches: list[Columns]
     addresses: I64
-    blocks: Sequence[torch.Tensor]
+    blocks: Sequence[tuple[torch.Tensor, int]]
 
 
 class Batcher:

@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from lmdbloader.batch.pipeline import Pipeline
 from lmdbloader.errors import OptionError
 from lmdbloader.store import Reader
-from lmdbloader.transforms.base import Container, Geometry, Transform, leaves
+from lmdbloader.transforms.base import Geometry, Transform, leaves
 from lmdbloader.transforms.compilation import is_random
 from lmdbloader.transforms.device_program import DeviceProgram, is_missing
+from lmdbloader.transforms.values import ToDtype
 
 I64 = npt.NDArray[np.int64]
 
@@ -27,6 +29,7 @@ class DevicePipeline(Pipeline):
 
     Attributes:
         outputs: What `carry_out` makes.
+        changes_pixels: Whether it does more than convert values.
         device_images: Kept on the device, or None; see the Loader's `DeviceImages`.
     """
 
@@ -51,15 +54,20 @@ class DevicePipeline(Pipeline):
                 be read in different sizes.
         """
         super().__init__(reader, fields, transforms, views=views, channels_last=channels_last, **options)
-        shared = tuple(transforms)
-        sized = all(field.size for field in self._image_fields)
-        first, lists = shared, None
-        if keeps or views is None or _cut(shared, is_sized=sized) < len(shared):
-            first = shared[: _cut(shared, is_sized=sized, keeps=keeps)]
-        elif any(ends := [_cut(view, is_sized=sized) for view in views]):
-            lists = type(views)(*(view[:end] for view, end in zip(views, ends, strict=True)))
+        end, sized = _cut(transforms, is_sized=all(field.size for field in self._image_fields), keeps=keeps)
+        first, lists = list(transforms[:end]), None
+        halves = tuple(field.name for field in self._image_fields if field.dtype == torch.float16)
+        # The device goes on with numbers of 32 bits, as the processor would.
+        exact = [ToDtype(torch.float32, fields=halves)] if halves else []
+        if views is not None and not keeps and end == len(transforms):
+            ends = [_cut(view, is_sized=sized)[0] for view in views]
+            lists = [[*view[:end], *exact] for view, end in zip(views, ends, strict=True)] if any(ends) else None
+        if lists is not None:
+            options["views"] = type(views)(*lists)
+        elif end:
+            first += exact
         try:
-            self._reading = Pipeline(reader, fields, first, views=lists, **options)
+            self._reading = Pipeline(reader, fields, first, **options)
         except OptionError as error:
             if not keeps:
                 raise
@@ -71,7 +79,12 @@ class DevicePipeline(Pipeline):
         done = done if lists is not None else done * self.num_views
         read = zip(self._image_fields, self._reading.outputs, strict=False)
         images = [replace(field, size=output.shape[1:]) for field, output in read]
-        self._program = DeviceProgram(self.program, images, seed=self.seed, done=done, channels_last=channels_last)
+        advice = "Put it first, where the CPU carries it out, or leave on='device' out."
+        advice = "Write on='device' for keep='device', with it first, or leave both out." if keeps else advice
+        self._program = DeviceProgram(
+            self.program, images, seed=self.seed, done=done, channels_last=channels_last, advice=advice
+        )
+        self.changes_pixels = self._program.changes_pixels
         for f, name in enumerate(self.fields):
             if reader.jpeg_room(name) and (resize := self._program.resize_of(f)) is not None:
                 raise OptionError(
@@ -104,8 +117,8 @@ class DevicePipeline(Pipeline):
         return batch._replace(**changed)
 
 
-def _cut(transforms: Sequence[Any], *, is_sized: bool, keeps: bool = False) -> int:
-    """Return how many transforms at the beginning of a list the processor carries out.
+def _cut(transforms: Sequence[Any], *, is_sized: bool, keeps: bool = False) -> tuple[int, bool]:
+    """Return how many transforms at the beginning of a list the processor carries out, and whether sizes are one then.
 
     Args:
         transforms: Of one view, or before the views.
@@ -120,8 +133,8 @@ def _cut(transforms: Sequence[Any], *, is_sized: bool, keeps: bool = False) -> i
         if keeps and is_random(t):
             break
         is_leading = is_leading and moves
-        if is_leading and (sets_size or any(is_missing(leaf.code) for leaf in inner)):
+        gives_one = any(leaf.sets_size and leaf.size_numbers[1] for leaf in inner)
+        if (gives_one and not is_sized) or (is_leading and (sets_size or any(is_missing(leaf.code) for leaf in inner))):
             end = number + 1
-        elif not is_leading and sets_size and not is_sized and not end and isinstance(t, Geometry | Container):
-            end, is_sized = number + 1, True
-    return end
+        is_sized = gives_one or (is_sized and not any(leaf.varies_size for leaf in inner))
+    return end, is_sized

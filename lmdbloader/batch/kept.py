@@ -66,7 +66,9 @@ class Kept:
         """Return `given` of `assemble` for what is kept of rows (n,), new images too, and set it for the call."""
         given = np.zeros((len(rows), len(pipeline.fields), 2), np.int64)
         for f, (name, table) in enumerate([*self._tables_of(pipeline)]):
-            for row in () if self._is_full else dict.fromkeys(rows[table[rows] == _NEW].tolist()):
+            for row in dict.fromkeys(rows[table[rows] == _NEW].tolist()):
+                if self._is_full:
+                    break
                 self._keep(name, row, table, scratch if pipeline.program.resizes else None, clock)
             np.maximum(table[rows], 0, out=given[:, f, 0])
         given[..., 1] = np.where(given[..., 0], at.KEPT, 0)
@@ -132,8 +134,12 @@ class Kept:
         with self._locks.setdefault(os.getpid(), threading.Lock()):
             if self._memory is None:
                 ranks = os.environ.get("LOCAL_WORLD_SIZE", "")  # of torchrun
-                budget = int((system.free_memory() or 0) * self._fraction)
-                self._memory = np.empty(budget // max(int(ranks) if ranks.isdecimal() else 1, 1), np.uint8)
+                free = min(system.free_memory() or 0, system.address_limit() or 2**62)
+                budget = int(free * self._fraction) // max(int(ranks) if ranks.isdecimal() else 1, 1)
+                try:
+                    self._memory = np.empty(budget, np.uint8)
+                except MemoryError:  # the system promises no more than it has
+                    self._memory = np.empty(0, np.uint8)
             start = self._used + -(self._memory.ctypes.data + self._used) % _ALIGNMENT
             if self._is_full or table[row] != _NEW:
                 return None

@@ -21,7 +21,7 @@ _FEW = 8
 # The shape of one image in memory, and the type of its values.
 Images = tuple[tuple[int, ...], np.dtype[Any]]
 # What `FieldMemories.take` returns.
-Taken = tuple[list[list[torch.Tensor]], npt.NDArray[np.int64], Sequence[torch.Tensor]]
+Taken = tuple[list[list[torch.Tensor]], npt.NDArray[np.int64], Sequence[tuple[torch.Tensor, int]]]
 
 
 def batch_sizes(count: int, batch_size: int) -> list[int]:
@@ -145,7 +145,7 @@ class FieldMemories:
 
         Returns:
             For each field the tensors of the batches, (batch_size, *shape), the last may be shorter; their addresses,
-            (batches, fields) int64; and the one allocation of each batch, or none.
+            (batches, fields) int64; and the one allocation of each batch with the bytes of its images, or none.
         """
         found = [memory.take(count, batch_size) for memory in self._memories]
         num_batches = len(found[0][1]) if found else len(batch_sizes(count, batch_size))

@@ -50,7 +50,7 @@ class PinnedMemory:
                 images = block[start : start + size * self._nbytes[f]]
                 tensors[f].append(images.view(dtype).view(size, *shape))
                 addresses[number, f], start = block.data_ptr() + start, start + rooms[f]
-            blocks.append(block)
+            blocks.append((block, start))
         return tensors, addresses, blocks
 
 

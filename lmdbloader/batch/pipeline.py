@@ -136,10 +136,11 @@ class Pipeline:
         seed: Of the random choices.
         memory_format: Of images.
         kept: With decoded images in memory, or None.
-        carry_out, device_images: Of a `DevicePipeline`; else None.
+        carry_out, changes_pixels, device_images: Of a `DevicePipeline`.
     """
 
     carry_out: Any = None
+    changes_pixels = False
     device_images: Any = None
 
     def __init__(

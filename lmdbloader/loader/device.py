@@ -10,6 +10,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
+import numpy as np
 import torch
 
 from lmdbloader.base.arguments import shown
@@ -121,8 +122,13 @@ class Packed:
     finish: Callable[[Any], Any] | None = None
 
 
-def _packed(batch: Any, block: torch.Tensor | None, finish: Callable[[Any], Any] | None = None) -> Packed:
-    """Return a batch whose tensors are in pinned memory: some in `block` (bytes,) uint8, whose end is free, if any."""
+def _packed(batch: Any, memory: tuple[torch.Tensor, int] | None, finish: Callable[[Any], Any] | None = None) -> Packed:
+    """Return a batch whose tensors are in pinned memory: some in a block (bytes,) uint8 if there is one.
+
+    `memory` is the block and the place from which on it is free. What is before it may be in use, also where no
+    tensor of the batch is.
+    """
+    block, free = memory or (None, 0)
     tensors: list[torch.Tensor] = []
     apply(batch, tensors.append)
     places: list[_Place | None] = [None] * len(tensors)
@@ -137,7 +143,7 @@ def _packed(batch: Any, block: torch.Tensor | None, finish: Callable[[Any], Any]
         places[k] = (0, tensor.data_ptr() - home, tensor.dtype, tensor.size(), strides)
         end = max(end, tensor.data_ptr() - home + tensor.nbytes)
     rooms = [tensors[k].nbytes + -tensors[k].nbytes % _ALIGNMENT for k, _ in others]
-    at, nbytes = end + -end % _ALIGNMENT, sum(rooms)
+    at, nbytes = free if others else end, sum(rooms)
     target, blocks = block, list[torch.Tensor]()
     if target is None or not end or at + nbytes > len(target):
         if block is not None and end:
@@ -237,6 +243,7 @@ class EpochCopies:
         """Copy the groups whose turn it is."""
         while self._next in self._read and not self.cancelled:
             copied, arrival = list[tuple[Any, Any]](), torch.cuda.Event()  # type: ignore[no-untyped-call]
+            error: BaseException | None
             try:
                 while self._next >= self._end and self._later:
                     self._end, before = self._later.popleft()
@@ -246,11 +253,14 @@ class EpochCopies:
                 items, error = self._read.pop(self._next)
                 for batch, rest in items:
                     copied.append((self._copied(batch, arrival) if isinstance(batch, Packed) else batch, rest))
+            except BaseException as failure:  # such as too little memory, or of a function; batches before it are given
+                error = failure
+            try:
                 arrival.record(self._stream)
-            except BaseException as failure:  # such as too little memory
+            except Exception as failure:
                 copied, error = [], failure
             self.ready.put((self._next, copied, error))
-            self._next += 1
+            self._next, error = self._next + 1, None  # its traceback refers to this frame, and so to the batches
         if self.cancelled:
             self._read.clear()
 
@@ -265,21 +275,36 @@ class EpochCopies:
                 owners.append(tensor.to(self.device))
                 return owners[-1]
 
+            def held(tensor: torch.Tensor) -> torch.Tensor:
+                owners.append(tensor.to(self.device))  # a function may have made it in the computer's memory
+                return owners[-1]
+
             batch = apply(packed.batch, moved)
             if packed.finish is not None:
-                batch = packed.finish(batch)
-                apply(batch, owners.append)
+                batch = apply(packed.finish(batch), held, _check_plain)
         return _Copied(batch, owners, arrival)
 
 
-def apply(value: Any, function: Callable[[torch.Tensor], Any]) -> Any:
-    """Return a value with a function applied to every tensor in its tuples, lists and dicts."""
+def _check_plain(value: Any) -> None:
+    """Raise OptionError if a value may have tensors that nobody knows of, whose memory would be used again too soon."""
+    if not isinstance(value, str | bytes | int | float | complex | np.ndarray | np.generic | None):
+        raise OptionError(
+            f"on='device': a function returned a {type(value).__name__}; expected tensors, numbers and text in tuples, "
+            "lists and dicts. Return dict(...) of it."
+        )
+
+
+def apply(
+    value: Any, function: Callable[[torch.Tensor], Any], check: Callable[[Any], None] = lambda value: None
+) -> Any:
+    """Return a value with a function applied to every tensor in its tuples, lists and dicts; `check` gets the rest."""
     if isinstance(value, torch.Tensor):
         return function(value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*[apply(item, function) for item in value])
+        return type(value)(*[apply(item, function, check) for item in value])
     if isinstance(value, list | tuple):
-        return type(value)([apply(item, function) for item in value])
+        return type(value)([apply(item, function, check) for item in value])
     if isinstance(value, dict):
-        return {key: apply(item, function) for key, item in value.items()}
+        return {key: apply(item, function, check) for key, item in value.items()}
+    check(value)
     return value

@@ -54,24 +54,23 @@ def check_on_device(
     return partial(DevicePipeline, keeps=keeps)
 
 
-def device_images_of(
-    pipeline: Pipeline, rows: Rows, options: Mapping[str, Any], images: DeviceImages | None
-) -> DeviceImages | None:
-    """Return the images that a pipeline's Loader keeps on the device, if it does, and give them to the pipeline.
-
-    Images of an earlier call are used again if the pipeline reads the same.
+def device_images_of(pipeline: Pipeline, rows: Rows, options: Mapping[str, Any], images: DeviceImages | None) -> None:
+    """Give a pipeline the images that its Loader keeps on the device: those of before, if it reads the same, or none.
 
     Raises:
         OptionError: There are no images.
     """
     if not pipeline.fields:
         raise OptionError("on='device': no images, or images of different sizes. Add a crop, or a Resize to one size.")
-    if options["keep"] != "device":
-        return None
-    if images is None or images.pipeline.transforms != pipeline.reading.transforms:
-        images = DeviceImages(pipeline.reading, rows, options["keep_fraction"])
-    pipeline.device_images = images
-    return images
+    if options["keep"] == "device":
+        is_same = images is not None and images.pipeline.transforms == pipeline.reading.transforms
+        pipeline.device_images = images if is_same else DeviceImages(pipeline.reading, rows, options["keep_fraction"])
+
+
+def free_on(device: torch.device) -> int:
+    """Return the bytes that are free on a CUDA device, with those that torch keeps for itself."""
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0]) + kept
 
 
 class DeviceImages:
@@ -80,6 +79,7 @@ class DeviceImages:
     Attributes:
         pipeline: Reads the images.
         is_complete: Whether all of them are there.
+        has_failed: Whether one of them cannot be read.
         threads: The thread that brings them.
     """
 
@@ -87,7 +87,8 @@ class DeviceImages:
         """Prepare, for rows of the index and a fraction of the device's free memory; nothing is read or allocated."""
         self.pipeline, self._fraction = pipeline, fraction
         self._rows = np.unique(as_array(rows))
-        self.is_complete, self.threads = False, Threads(1, "lmdbloader-keep")
+        self.is_complete = self.has_failed = False
+        self.threads = Threads(1, "lmdbloader-keep")
         self._images: list[torch.Tensor] = []
         self._stream: Any = None
         self._next, self._each_nbytes = 0, sum(output.nbytes for output in pipeline.outputs)
@@ -102,8 +103,12 @@ class DeviceImages:
         Raises:
             OptionError: There is too little memory.
         """
-        if not self._images:
-            self._allocate(device)
+        if self.has_failed:
+            return
+        if not self._images or self._images[0].device != device:
+            self.is_complete, self._next = False, 0
+            with torch.inference_mode(False):  # the thread writes to them later
+                self._allocate(device)
         if not self.is_complete:
             self.threads.submit(partial(_copy_next, weakref.ref(self), self.threads.num_closed))
 
@@ -119,7 +124,7 @@ class DeviceImages:
 
     def _allocate(self, device: torch.device) -> None:
         is_cuda = device.type == "cuda"
-        free = torch.cuda.mem_get_info(device)[0] if is_cuda else system.free_memory()
+        free = free_on(device) if is_cuda else system.free_memory()
         nbytes = len(self._rows) * self._each_nbytes
         if free is not None and nbytes > self._fraction * free:
             where = f"of {device}" if is_cuda else "of the computer"
@@ -140,6 +145,10 @@ class DeviceImages:
             )
             for output in self.pipeline.outputs
         ]  # fmt: skip
+
+    def give_up(self) -> None:
+        """Free the memory: not all images can be read."""
+        self.has_failed, self._images = True, []
 
     def copy_next(self) -> bool:
         """Copy the next images; return whether there are more."""
@@ -168,6 +177,8 @@ def _copy_next(of: weakref.ref[DeviceImages], num_closed: int) -> None:
         if images is None or images.threads.num_closed != num_closed or not images.copy_next():
             return
     except Exception as error:  # the loop reads what is damaged itself, and says so
+        if images is not None:
+            images.give_up()
         _logger.warning(
             "lmdbloader: keep='device': images are read from the dataset in every epoch: %s", plain(str(error))
         )

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,6 +45,8 @@ _SAMPLES_AT_ONCE, _SHARING, _MOST_TIMES = 64, 4, 4
 _NBYTES_AT_ONCE = 16 * 2**20
 # Of all groups that are read ahead. There are at least two: one to be read, and one for the loop in the meantime.
 _GROUPS_NBYTES = 2**30
+# Seconds between looks, while a loop waits, whether another thread has closed the Loader.
+_PATIENCE = 0.5
 # What a processor's last cache keeps of batches. Of more bytes, each goes to memory before the loop reads it.
 _CACHED_NBYTES = 8 * 2**20
 
@@ -291,7 +293,13 @@ class EpochRun:
         return items, None
 
     def _finished(
-        self, batcher: Batcher, batch: Any, samples: I64, number: int, run: Run, block: torch.Tensor | None = None
+        self,
+        batcher: Batcher,
+        batch: Any,
+        samples: I64,
+        number: int,
+        run: Run,
+        block: tuple[torch.Tensor, int] | None = None,
     ) -> Any:
         """Return a batch that was read as the loop gets it, or packed for its copy to a device."""
         position = self._positions.first_of(number)
@@ -356,11 +364,15 @@ def deliver(run: EpochRun, threads: Threads, ahead: int) -> Iterator[Item]:
     """Yield the batches of a run in order, each with the damage left out of it; threads work on `ahead` groups."""
     arrived: dict[int, Any] = {}
     submitted, num_closed, copies = 0, threads.num_closed, run.copies
+
+    def check_open() -> None:
+        if threads.num_closed != num_closed:  # the jobs that they had not begun are gone
+            raise WorkerError("the Loader was closed while this iterator read from it: make a new one")
+
     try:
         for group in range(run.num_groups):
             run.check_turn()
-            if threads.num_closed != num_closed:  # the jobs that they had not begun are gone
-                raise WorkerError("the Loader was closed while this iterator read from it: make a new one")
+            check_open()
             while submitted < min(group + ahead, run.num_groups):
                 for job in run.jobs(submitted):
                     threads.submit(job)
@@ -368,7 +380,11 @@ def deliver(run: EpochRun, threads: Threads, ahead: int) -> Iterator[Item]:
             if copies is not None:
                 copies.need(group)
             while group not in arrived:
-                result = run.results.get()
+                try:
+                    result = run.results.get(timeout=_PATIENCE)
+                except Empty:
+                    check_open()
+                    continue
                 arrived[result[0]] = result
                 del result  # the memory of a batch that nothing refers to is free
             _, found, error = arrived.pop(group)

@@ -364,7 +364,6 @@ class Loader(DataLoader[Any]):
             from lmdbloader.batch.kept import kept_in
 
             self._kept = kept_in(keep, self._read_from, keep_fraction, verify=verify)
-        self._device_images: DeviceImages | None = None
         self._stopwatch = Stopwatch()
         self._layout = Layout(num_samples_in, partial(_extents, self._read_from, clips))
         self._batcher_seed = self._coming.seed
@@ -445,12 +444,17 @@ class Loader(DataLoader[Any]):
 
             batcher_of = partial(with_params, batcher_of, owner)
         if self._is_on_device:
-            self._device_images = device_images_of(pipeline, rows, self._options, self._device_images)
+            device_images_of(pipeline, rows, self._options, self._device_images)
         if plan.outgrows_caches:
             pipeline.reading.stream()
         if shapes is None:
             return batcher_of(pipeline), plan, None
         return batcher_of(pipeline), plan, shapes.batchers(pipeline_of, transforms, batcher_of, plan)
+
+    @property
+    def _device_images(self) -> DeviceImages | None:
+        """The images that are kept on the device."""
+        return None if "_batcher" not in self.__dict__ else self._batcher.pipeline.device_images
 
     def set_resolution(self, size: int | tuple[int, int] | None) -> None:
         """Change the size of images from the next iteration on; running iterators keep theirs.
@@ -724,6 +728,10 @@ class Loader(DataLoader[Any]):
         self._prepare(place)
         order = self._orders.among(share.world_size).of(place.epoch, self._layout, place.seed)
         copies = None if self._copies is None else self._copies.begin()
+        if self._is_on_device and self.dataset.has_own_transform:  # it may be set at any time
+            from lmdbloader.loader.device_images import check_on_device
+
+            check_on_device(self._options, self.dataset, (), has_buckets=False)
         if self._device_images is not None:
             self._device_images.begin(self.device if copies is None else copies.device)
         run = EpochRun(

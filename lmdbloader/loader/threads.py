@@ -55,9 +55,9 @@ class Threads:
 
     def close(self) -> None:
         """End the threads after their running jobs, and wait for that; later jobs start new threads."""
+        self.num_closed += 1
         ended = self._end()
         self._process = -1
-        self.num_closed += 1
         if running() is None:  # a function in its turn, which they may be waiting for
             for thread in ended or ():
                 thread.join()

@@ -52,8 +52,14 @@ def change_colors(images: Tensor, drawn: F64, applied: npt.NDArray[np.bool_]) ->
     return images
 
 
+def to_device(array: npt.NDArray[Any], device: torch.device) -> Tensor:
+    """Return an array on a device; nothing waits for its work, as for a copy from memory that is not pinned."""
+    host = torch.from_numpy(array)
+    return (host.pin_memory() if device.type == "cuda" else host).to(device, non_blocking=True)
+
+
 def _on(like: Tensor, numbers: Any) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(numbers)).to(like.device, non_blocking=True)
+    return to_device(np.ascontiguousarray(numbers), like.device)
 
 
 def _columns(like: Tensor, *numbers: F64) -> Tensor:

@@ -33,7 +33,11 @@ def is_missing(code: int) -> bool:
 
 
 class DeviceProgram:
-    """The transforms of image fields, for batches on any device."""
+    """The transforms of image fields, for batches on any device.
+
+    Attributes:
+        changes_pixels: Whether it does more than convert values.
+    """
 
     def __init__(
         self,
@@ -43,6 +47,7 @@ class DeviceProgram:
         seed: int,
         done: Sequence[int] = (),
         channels_last: bool = False,
+        advice: str = "Leave it out.",
     ) -> None:
         """Check that all operations are available.
 
@@ -52,6 +57,7 @@ class DeviceProgram:
             seed: Of the random choices.
             done: Of each view, how many operations at its beginning are done already; none by default.
             channels_last: Whether images of the results are (H, W, C) in memory.
+            advice: For a transform that is not available.
 
         Raises:
             OptionError: A transform is not available on a device; it is named.
@@ -64,13 +70,11 @@ class DeviceProgram:
             operations[begin : begin + count], real[begin : begin + count] = 0, 0
             operations[begin : begin + count, op.OP_CODE] = op.BRANCH
         self._operations = operations, real, program.views
+        self.changes_pixels = bool((operations[:, op.OP_CODE] != op.BRANCH).any())
         codes = operations[:, op.OP_CODE]
         for transform, numbers in program.sources:
             if any(map(is_missing, codes[list(numbers)].tolist())):
-                raise OptionError(
-                    f"{transform}: is not available on a device. Put it in front of all other transforms, where the "
-                    "processor carries it out, or leave on='device' out."
-                )
+                raise OptionError(f"{transform}: is not available on a device. {advice}")
         # A window is resized as it is stored, and turned afterwards: until then a geometry must be carried on.
         resizes = np.isin(codes, (op.RESIZE, op.RANDOM_RESIZED_CROP))
         self._template = undrawn(fields, program.num_stages)
@@ -110,6 +114,9 @@ class DeviceProgram:
         sent = pack.send(device)
         with torch.autocast(device.type, enabled=False):
             found = [carried(image, steps, sent) for image, steps in zip(given, plans, strict=True)]
+        for k, image in enumerate(found):  # what changes one view must not change another
+            is_shared = any(image.data_ptr() == other.data_ptr() for other in found[:k])
+            found[k] = image.clone() if is_shared else image
         return [
             image[:, 0].contiguous()
             if self._fields[k % count].is_mask

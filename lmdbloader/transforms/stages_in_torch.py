@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.transform import opcodes as op
-from lmdbloader.transforms.colors_in_torch import change_colors
+from lmdbloader.transforms.colors_in_torch import change_colors, to_device
 from lmdbloader.transforms.values import Values
 
 I64 = npt.NDArray[np.int64]
@@ -43,7 +43,7 @@ class Pack:
         """Return the arrays on a device."""
         padded = [np.append(a.reshape(-1).view(np.uint8), np.zeros(-a.nbytes % 8, np.uint8)) for a in self._arrays]
         padded.append(np.zeros(8, np.uint8))  # there may be none
-        sent = torch.from_numpy(np.concatenate(padded)).to(device, non_blocking=True)
+        sent = to_device(np.concatenate(padded), device)
         parts = zip(self._arrays, sent.split([len(p) for p in padded]), strict=False)  # type: ignore[no-untyped-call]
         return [part[: a.nbytes].view(torch.from_numpy(a[:0]).dtype).view(a.shape) for a, part in parts]
 

@@ -276,7 +276,7 @@ def _device_side(name: Bottleneck, feed: LoadingCost, facts: LoaderFacts, device
             "transforms them there from then on: they are of one size, and fit in half of its free memory."
         )
         yield text, feed.step_with(0.0), True
-    if device.startswith("cuda") and name == "transform" and not facts.transforms_there:
+    if device.startswith("cuda") and name == "transform" and facts.moves_there:
         text = f"Loader(..., device={device!r}, on='device') leaves the transforms to the device, and sends it uint8."
         yield text, feed.without("transform"), True
     is_jpeg = images is not None and images.codecs.get("jpeg", 0.0) > 0.5

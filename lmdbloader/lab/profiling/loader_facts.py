@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import warnings
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal
@@ -13,11 +14,13 @@ from torch.utils.data import DataLoader
 
 from lmdbloader.base.cores import count_own_cores
 from lmdbloader.batch.dataset import LMDBDataset
+from lmdbloader.errors import OptionError
 from lmdbloader.lab.machine.description import describe_memory
 from lmdbloader.lab.stored import FOR_THE_CACHE, codec_shares, column, has_slow_jpegs, image_sizes
 from lmdbloader.loader import Loader
+from lmdbloader.loader.device_images import free_on
 from lmdbloader.loader.quasi_random import QuasiRandom
-from lmdbloader.transforms import Geometry, Transform
+from lmdbloader.transforms import Geometry
 from lmdbloader.transforms.base import leaves
 
 # Of what is free there, the share that a Loader may use for images that it keeps, by default.
@@ -69,7 +72,7 @@ class LoaderFacts:
         warmup: Steps until the batches that were ready at the beginning are used up.
         images: The stored images; None unless it is an LMDBDataset with images.
         device: To which a Loader copies its batches, None if they come in the computer's memory.
-        transforms_there: Whether the device carries out a Loader's transforms.
+        moves_there: Whether on="device" would have the device change pixels, which it does not do yet.
         keep: What a Loader keeps: images on the "device", decoded ones in "memory", or None.
     """
 
@@ -83,7 +86,7 @@ class LoaderFacts:
     warmup: int
     images: StoredImages | None
     device: str | None = None
-    transforms_there: bool = False
+    moves_there: bool = False
     keep: str | None = None
 
     def has_copied_to(self, device: torch.device) -> bool:
@@ -123,9 +126,9 @@ def facts_of(batches: Any) -> LoaderFacts:
             loader.dataset.path,
             min(loader.num_threads, loader.groups_ahead) * at_once,
             (loader.groups_ahead + 1) * at_once,
-            _stored(loader.dataset, [*loader.transforms, *chain.from_iterable(loader.views or ())], loader.device),
+            _stored(loader),
             None if loader.device.type == "cpu" else str(loader.device),
-            loader._is_on_device,
+            _moves_there(loader),
             loader._options["keep"],
         )
     # Of another iterable it is not known whether any of this process's children work for it.
@@ -141,13 +144,13 @@ def facts_of(batches: Any) -> LoaderFacts:
         None if ours is None else ours.path,
         workers or 1,
         (getattr(batches, "prefetch_factor", None) or 0) * workers + 2,
-        None if ours is None else _stored(ours, ours.all_transforms),
+        None if ours is None else _stored(ours),
     )
 
 
-def _stored(
-    dataset: LMDBDataset, transforms: Sequence[Transform], device: torch.device | None = None
-) -> StoredImages | None:
+def _stored(of: Loader | LMDBDataset) -> StoredImages | None:
+    dataset = of.dataset if isinstance(of, Loader) else of
+    transforms = [*of.transforms, *chain.from_iterable(of.views or ())] if isinstance(of, Loader) else of.all_transforms
     fields = [name for name, f in dataset.fields.items() if f.kind == "image"]
     if not fields or not len(dataset):
         return None
@@ -155,8 +158,9 @@ def _stored(
     raw = sum(int(column(dataset, name, "raw_nbytes").sum(dtype=np.int64)) for name in fields)
     memory = describe_memory()
     sizes = {name: image_sizes(dataset, name) for name in fields}
-    is_there = device is not None and device.type == "cuda"
-    room = _KEPT * torch.cuda.mem_get_info(device)[0] if is_there else 0.0
+    fits_device = isinstance(of, Loader) and of.device.type == "cuda" and raw <= _KEPT * free_on(of.device)
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
+    most = 1.5 * raw * (int(ranks) if ranks.isdecimal() else 1)  # of JPEGs as planes, in all processes
     return StoredImages(
         shares,
         total / len(dataset),
@@ -165,6 +169,24 @@ def _stored(
         any(isinstance(t, Geometry) and t.resizes for t in leaves(transforms)),
         not memory.usable_nbytes or raw <= FOR_THE_CACHE * memory.free_nbytes,
         shares.get("jpeg", 0.0) > 0.5 and any(has_slow_jpegs(dataset, name) for name in fields),
-        raw <= _KEPT * memory.free_nbytes,
-        raw <= room and all((found == found[0]).all() for found in sizes.values()),
+        most <= _KEPT * memory.free_nbytes,
+        isinstance(of, Loader) and fits_device and _with(of, keep="device") is not None,
     )
+
+
+def _with(loader: Loader, **more: Any) -> Loader | None:
+    """Return a Loader with other options, None if it cannot have them."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            options = {**loader._options, **more, "memory_format": loader.memory_format}
+            return Loader(loader._given, loader.batch_size or 1, **options)
+    except OptionError:
+        return None
+
+
+def _moves_there(loader: Loader) -> bool:
+    if not torch.cuda.is_available() or loader._is_on_device:
+        return False
+    there = _with(loader, on="device", device="cuda" if loader.device.type == "cpu" else loader.device)
+    return there is not None and bool(there._batcher.pipeline.changes_pixels)
