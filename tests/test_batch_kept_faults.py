@@ -1,4 +1,4 @@
-"""Attack on keep="memory" and on the advice of `profile`."""
+"""What went wrong once with keep="memory", and with the advice to keep images or to use the device."""
 
 from __future__ import annotations
 

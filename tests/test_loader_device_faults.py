@@ -1,4 +1,4 @@
-"""Attack on the copies to a device."""
+"""Copies to a device of what functions return, and loops that others close: what went wrong once."""
 
 from __future__ import annotations
 
