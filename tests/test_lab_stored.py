@@ -10,10 +10,12 @@ import skimage.data
 from PIL import Image
 
 import lmdbloader
+from lmdbloader import transforms as T
 from lmdbloader.lab import tune
 from lmdbloader.lab.profiling.loader_facts import facts_of
 from lmdbloader.lab.stored import recode_line
 from lmdbloader.transforms import RandomResizedCrop
+from tests.faults.late_cuda import late_cuda
 
 
 @pytest.fixture(scope="module")
@@ -54,12 +56,16 @@ def test_jpeg_files_that_recoding_would_make_longer_are_not_slow(tmp_path: Path)
     assert stored[0] == stored[1]
 
 
-def test_facts_say_what_a_loader_keeps_and_leaves_to_the_device(files: Path) -> None:
-    dataset = lmdbloader.LMDBDataset(files)
-    plain = facts_of(lmdbloader.Loader(dataset, 4, shuffle=True))
-    assert (plain.transforms_there, plain.keep) == (False, None)
+def test_facts_say_what_a_loader_keeps_and_could_leave_to_the_device(files: Path) -> None:
+    dataset, jitter = lmdbloader.LMDBDataset(files), [T.CenterCrop(16), T.ColorJitter(0.2)]
+    assert not facts_of(lmdbloader.Loader(dataset, 4, shuffle=True, transforms=jitter)).moves_there  # no GPU
+    with late_cuda():
+        crop = [T.CenterCrop(16)]
+        for transforms, device, moves in ((jitter, None, True), (jitter, "cuda", True), (crop, "cuda", False)):
+            loader = lmdbloader.Loader(dataset, 4, shuffle=True, transforms=transforms, device=device)
+            assert (facts_of(loader).moves_there, facts_of(loader).keep) == (moves, None)
     there = facts_of(lmdbloader.Loader(dataset, 4, shuffle=True, device="cpu", on="device", keep="memory"))
-    assert (there.transforms_there, there.keep) == (True, "memory")
+    assert (there.moves_there, there.keep) == (False, "memory")
     assert there.images is not None and there.images.fits_decoded and not there.images.fits_device
 
 
