@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import skimage.data
+import torch
 from PIL import Image
 
 import lmdbloader
@@ -63,7 +64,9 @@ def test_facts_say_what_a_loader_keeps_and_could_leave_to_the_device(files: Path
         crop = [T.CenterCrop(16)]
         for transforms, device, moves in ((jitter, None, True), (jitter, "cuda", True), (crop, "cuda", False)):
             loader = lmdbloader.Loader(dataset, 4, shuffle=True, transforms=transforms, device=device)
+            before = torch.get_rng_state()
             assert (facts_of(loader).moves_there, facts_of(loader).keep) == (moves, None)
+            assert torch.equal(torch.get_rng_state(), before)  # a Loader that is tried draws no seed
     there = facts_of(lmdbloader.Loader(dataset, 4, shuffle=True, device="cpu", on="device", keep="memory"))
     assert (there.moves_there, there.keep) == (False, "memory")
     assert there.images is not None and there.images.fits_decoded and not there.images.fits_device

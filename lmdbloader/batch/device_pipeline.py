@@ -80,7 +80,7 @@ class DevicePipeline(Pipeline):
         read = zip(self._image_fields, self._reading.outputs, strict=False)
         images = [replace(field, size=output.shape[1:]) for field, output in read]
         advice = "Put it first, where the CPU carries it out, or leave on='device' out."
-        advice = "Write on='device' for keep='device', with it first, or leave both out." if keeps else advice
+        advice = "Write on='device' in place of keep='device', and put it first; or leave it out." if keeps else advice
         self._program = DeviceProgram(
             self.program, images, seed=self.seed, done=done, channels_last=channels_last, advice=advice
         )

@@ -41,7 +41,8 @@ class StoredImages:
         is_resized: Whether the transforms make images of another size of them by a resize, not by a crop alone.
         fits_raw: Whether the pixels of all samples fit in the free memory, or it is not known.
         are_slow_jpegs: Whether they are JPEG files that can be recoded to decode faster.
-        fits_decoded: Whether the pixels of all samples fit in half of the free memory.
+        fits_decoded: Whether decoded copies of all samples, for every process of this machine, fit in half of the free
+            memory.
         fits_device: Whether the images of a field are all of one size, and the pixels of all samples fit in half of
             the free memory of the Loader's CUDA device.
     """
@@ -179,7 +180,8 @@ def _with(loader: Loader, **more: Any) -> Loader | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            options = {**loader._options, **more, "memory_format": loader.memory_format}
+            # With its own seed: another would be drawn from torch's random numbers, which are the training's.
+            options = {**loader._options, "seed": loader._coming.seed, "memory_format": loader.memory_format, **more}
             return Loader(loader._given, loader.batch_size or 1, **options)
     except OptionError:
         return None
