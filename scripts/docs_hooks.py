@@ -1,17 +1,17 @@
-"""MkDocs hooks: pages for the command line and notebooks; and drawings inlined into pages."""
+"""MkDocs hooks: what pages for a forge need to become pages of a site.
+
+Pages are plain Markdown that a forge shows as it stands. The site adds the words of `<!-- search: ... -->` to its
+search, leads links out of docs/ to where these files are, and puts drawings into the pages.
+"""
 
 from __future__ import annotations
 
-import argparse
 import configparser
-import os
 import posixpath
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from unittest import mock
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -19,33 +19,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
-CLI_PAGE = "reference/cli.md"
-_CLI_HEAD = """\
----
-tags: [CLI, command line]
----
-
-# Command line
-
-The output of `lmdbloader --help` and `lmdbloader COMMAND --help`. `python -m lmdbloader` is the same command.
-"""
-
-
-def commands_of(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Yield the name and the parser of every command, in the order of the help."""
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            yield from action.choices.items()
-
-
-def cli_page(parser: argparse.ArgumentParser) -> str:
-    """Return the page of a command: its help, and a section with the help of each of its commands."""
-    # argparse reads the terminal's width, and newer Pythons colour its output.
-    with mock.patch.dict(os.environ, {"COLUMNS": "82", "NO_COLOR": "1"}):
-        parts = [_CLI_HEAD, _block(parser.format_help())]
-        for name, command in commands_of(parser):
-            parts += [f"## {name}\n", _block(command.format_help())]
-    return "\n".join(parts)
+_LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]*)\]\((?P<target>(?:\.\./)[^)\s#]*)(?P<anchor>#[^)\s]*)?\)")
 
 
 def on_config(config: MkDocsConfig, **_: Any) -> MkDocsConfig:
@@ -58,16 +32,14 @@ def on_config(config: MkDocsConfig, **_: Any) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
-    """Add the pages of the command line and of the notebooks (MkDocs calls this once it has listed docs/)."""
+    """Add the pages of the notebooks (MkDocs calls this once it has listed docs/)."""
     from mkdocs.structure.files import File
 
     if str(ROOT) not in sys.path:
         sys.path.insert(0, str(ROOT))
 
-    from lmdbloader.cli import make_parser
     from scripts.docs_notebooks import page
 
-    files.append(File.generated(config, CLI_PAGE, content=cli_page(make_parser())))
     for notebook in sorted((ROOT / "notebooks").glob("*.ipynb")):
         text, pictures = page(notebook)
         files.append(File.generated(config, f"notebooks/{notebook.stem}.md", content=text))
@@ -76,8 +48,28 @@ def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
     return files
 
 
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) -> str:
+    """Take a page's words for the search, and mend its links (MkDocs calls this for each page)."""
+    if found := re.match(r"<!-- search: (.*?) -->", markdown):
+        page.meta["tags"] = [word.strip() for word in found[1].split(",")]
+    return _LINK.sub(lambda link: _mended(link, posixpath.dirname(page.file.src_uri), config.repo_url or ""), markdown)
+
+
+def _mended(link: re.Match[str], folder: str, repository: str) -> str:
+    """Return a link out of docs/ as one to a notebook's page or to the repository; without a repository, its text."""
+    path = posixpath.normpath(posixpath.join("docs", folder, link["target"]))
+    if path.startswith("docs/"):
+        return link[0]
+    if path.startswith("notebooks/") and path.endswith(".ipynb"):
+        page = posixpath.relpath(path.replace(".ipynb", ".md"), folder or ".")
+        return f"[{link['text']}]({page})"
+    if repository:
+        return f"[{link['text']}]({repository.rstrip('/')}/blob/HEAD/{path}{link['anchor'] or ''})"
+    return str(link["text"])
+
+
 def on_page_content(html: str, page: Page, config: MkDocsConfig, **_: Any) -> str:
-    """Put drawings into the page, where they take its colours in light and dark (MkDocs calls this for each page)."""
+    """Put drawings into the page, where they take its colors in light and dark (MkDocs calls this for each page)."""
 
     def inlined(found: re.Match[str]) -> str:
         source = posixpath.normpath(posixpath.join(posixpath.dirname(page.file.src_uri), found["source"]))
@@ -86,7 +78,3 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, **_: Any) -> st
         return f'<div class="drawing-frame">{labelled}</div>'
 
     return re.sub(r'<img alt="(?P<text>[^"]*)" src="(?P<source>[^":]+\.svg)" ?/?>', inlined, html)
-
-
-def _block(text: str) -> str:
-    return f"~~~text\n{text.rstrip()}\n~~~\n"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loading_scripts import load_script
 
 import lmdbloader
 from lmdbloader.conversion.options import ConvertOptions, RunOptions, checked
@@ -80,11 +81,8 @@ def test_one_of_a_list_is_that_one_and_several_scales_are_in_order() -> None:
 @pytest.mark.parametrize("name", ["from_files.convert", "estimation.estimate"])
 def test_the_reference_shows_every_keyword(name: str) -> None:
     """The pages of the reference are made by griffe, which reads the source and sees no decorator's work."""
-    griffe = pytest.importorskip("griffe", reason="mkdocstrings (the extra `docs`) is not installed")
-    root = Path(__file__).resolve().parent.parent
-    extensions = griffe.load_extensions(str(root / "scripts" / "docs_docstrings.py"))
-    package = griffe.load("lmdbloader", search_paths=[str(root)], docstring_parser="google", extensions=extensions)
-    function = package[f"conversion.{name}"]
+    pytest.importorskip("griffe", reason="griffelib (the extra `docs`) is not installed")
+    function = load_script("make_reference").Package().find(f"lmdbloader.conversion.{name}")
     parameters = inspect.signature(getattr(lmdbloader, function.name)).parameters
     assert [p.name for p in function.parameters] == [*parameters]
     (explained,) = [s.value for s in function.docstring.parsed if s.kind.value == "parameters"]

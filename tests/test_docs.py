@@ -1,4 +1,4 @@
-"""The documentation site: every public name is in its reference and explained, links lead somewhere."""
+"""The documentation: readable as plain Markdown and as a site, its reference current, its links lead somewhere."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
 from browser import Browser
+from loading_scripts import load_script
 from site_search import FIRST, TERMS
 
 import lmdbloader
@@ -46,43 +48,40 @@ def public_names() -> list[str]:
     return sorted(found - modules - {"lmdbloader.integrations"})
 
 
-def sections() -> dict[str, str]:
-    """Return the names that have a section in the reference, and the page of each."""
-    found = {}
-    for page in sorted(REFERENCE.glob("*.md")):
-        for directive, anchor in re.findall(
-            r"^(?:::: (\S+)|\[\]\(\)\{#(\S+)\})$", page.read_text("utf-8"), re.MULTILINE
-        ):
-            found[directive or anchor] = page.name
-    return found
-
-
-def test_every_public_name_has_a_section_in_the_reference() -> None:
-    missing = sorted({*public_names()} - sections().keys())
-    assert missing == [], "add lines such as `::: lmdbloader.Loader` to pages of docs/reference/"
-
-
-def test_every_integration_has_a_section_in_the_reference() -> None:
-    found = {name.split(".")[2] for name in sections() if name.startswith("lmdbloader.integrations.")}
-    assert found == {*lmdbloader.integrations.__all__}
-
-
-# Docstrings
+@pytest.fixture(scope="module")
+def reference() -> ModuleType:
+    pytest.importorskip("griffe", reason="griffelib (the extra `docs`) is not installed")
+    return load_script("make_reference")
 
 
 @pytest.fixture(scope="module")
-def package() -> Any:
-    """Return the package as griffe, which generates the reference, reads it."""
-    griffe = pytest.importorskip("griffe", reason="mkdocstrings (the extra `docs`) is not installed")
-    extensions = griffe.load_extensions(str(ROOT / "scripts" / "docs_docstrings.py"))
-    return griffe.load("lmdbloader", search_paths=[str(ROOT)], docstring_parser="google", extensions=extensions)
+def package(reference: ModuleType) -> Any:
+    """Return the package as griffe, from which the reference is made, reads it."""
+    return reference.Package()
 
 
-def explained(found: Any, name: str) -> Any:
-    """Return the object of a public name; if a function hides a module of the same name, the function."""
-    member = found[name.removeprefix("lmdbloader.")]
-    member = member.final_target if member.is_alias else member
-    return member[member.name] if member.is_module else member
+def sections(reference: ModuleType) -> set[str]:
+    """Return the names that have a section in the reference."""
+    return {name for page in reference.pages_of() for name in reference.sections_of(page.read_text("utf-8"))}
+
+
+def test_every_public_name_has_a_section_in_the_reference(reference: ModuleType) -> None:
+    missing = sorted({*public_names()} - sections(reference))
+    assert missing == [], "add `<!-- generated: lmdbloader.Loader -->` and `<!-- end -->` to a page of docs/reference/"
+
+
+def test_every_integration_has_a_section_in_the_reference(reference: ModuleType) -> None:
+    found = {name.split(".")[2] for name in sections(reference) if name.startswith("lmdbloader.integrations.")}
+    assert found == {*lmdbloader.integrations.__all__}
+
+
+def test_the_reference_is_current(reference: ModuleType, package: Any) -> None:
+    pages = reference.pages_of()
+    stale = [page.name for page in pages if reference.made(page, package, pages) != page.read_text("utf-8")]
+    assert stale == [], "run `python scripts/make_reference.py` and commit docs/reference"
+
+
+# Docstrings
 
 
 def unexplained(obj: Any) -> Iterator[str]:
@@ -155,11 +154,11 @@ def name_of(node: ast.AST) -> str:
 
 
 def test_every_public_name_explains_itself(package: Any) -> None:
-    assert [line for name in public_names() for line in unexplained(explained(package, name))] == []
+    assert [line for name in public_names() for line in unexplained(package.find(name))] == []
 
 
 def test_the_reference_shows_the_options_of_a_conversion(package: Any) -> None:
-    convert = explained(package, "lmdbloader.convert")
+    convert = package.find("lmdbloader.convert")
     assert {"patch_size", "write_mode", "on_error"} <= {parameter.name for parameter in convert.parameters}
     assert "options" not in convert.parameters
     assert convert.parameters["patch_size"].default == "None"
@@ -172,7 +171,7 @@ def test_the_reference_shows_the_options_of_a_conversion(package: Any) -> None:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of the built site; a warning is an error, as in `make docs`."""
-    for package in ("mkdocs", "material", "mkdocstrings"):
+    for package in ("mkdocs", "material"):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed (pip install 'lmdbloader[docs]'): the site is not built")
     folder = tmp_path_factory.mktemp("site")
@@ -257,7 +256,7 @@ def test_the_command_line_has_a_section_for_every_command(site: Path, pages: dic
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_pages_open_from_disk_in_a_browser(site: Path, browser: Browser, dark: bool) -> None:
-    for name in ("index.html", "quickstart.html", "reference/loaders.html"):
+    for name in ("index.html", "how-to/load.html", "reference/loading.html"):
         for width in (1280, 400):
             page = browser.open(site / name, width=width, dark=dark)
             assert page.errors == []
@@ -290,7 +289,7 @@ SEARCH_ALL = """(async terms => {
 
 
 def test_what_people_look_for_is_among_the_first_results(site: Path, browser: Browser) -> None:
-    page = browser.open(site / "reference" / "loaders.html")
+    page = browser.open(site / "reference" / "loading.html")
     results = page.evaluate(f"{SEARCH_ALL % FIRST}({json.dumps([*TERMS])})")
     base = site.resolve().as_uri() + "/"
     missing = {}
@@ -303,18 +302,40 @@ def test_what_people_look_for_is_among_the_first_results(site: Path, browser: Br
     page.close()
 
 
-# Documents outside of the site
+# Plain Markdown, as a forge shows it
+
+PAGES = sorted(DOCS.rglob("*.md"))
+DOCUMENTS = [*(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG")), *PAGES]
+MOST_PAGES, MOST_WORDS = 45, 60_000
+# What only a site shows: directives, admonitions, tabs, attributes, anchors, definition lists, Markdown in HTML.
+OF_A_SITE = re.compile(r"^(?:::: |!!! |\?\?\?\+? |=== |: {3}\S)|\{[:.#][^}]*\}|\]\(\)|markdown=|^---$", re.MULTILINE)
 
 
-def markdown_places(text: str) -> set[str]:
+def prose(text: str) -> str:
+    """Return a document without its code."""
+    return re.sub(r"`[^`\n]*`", "", re.sub(r"^ *(```|~~~).*?^ *\1$", "", text, flags=re.MULTILINE | re.DOTALL))
+
+
+def markdown_places(text: str) -> list[str]:
     """Return the anchors of a document's headings, as GitHub makes them."""
     titles = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+    plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title) for title in titles)
+    return [re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in plain]
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
-def test_every_link_of_a_document_leads_somewhere(name: str) -> None:
-    document = ROOT / name
-    links = re.findall(r"\]\(([^)\s]+)\)", document.read_text("utf-8"))
-    places = {path.resolve(): markdown_places(path.read_text("utf-8")) for path in (document, *DOCS.rglob("*.md"))}
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_document_is_plain_markdown_whose_links_lead_somewhere(document: Path) -> None:
+    text = document.read_text("utf-8")
+    places = {path.resolve(): {*markdown_places(path.read_text("utf-8"))} for path in DOCUMENTS}
+    links = re.findall(r"\]\(([^)\s]+)\)", prose(text))
     assert list(leads_nowhere(document, links, places)) == []
+    assert [found[0] for found in OF_A_SITE.finditer(prose(text))] == []
+    headings = markdown_places(text)
+    if document in PAGES:
+        assert sorted({place for place in headings if headings.count(place) > 1}) == []
+
+
+def test_the_documentation_is_small(reference: ModuleType) -> None:
+    """Count the pages, and the words that are not made from docstrings and parsers."""
+    words = sum(len(reference.MARKER.sub("", page.read_text("utf-8")).split()) for page in PAGES)
+    assert len(PAGES) <= MOST_PAGES and words <= MOST_WORDS, f"found {len(PAGES)} pages and {words:,} words"
