@@ -250,7 +250,7 @@ def test_pairs_of_several_scales_are_mixed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [5, 13, 30])
 @pytest.mark.parametrize("seeds", [(0, 1), (0, 0)])
 def test_unpaired_sets_are_drawn_independently(tmp_path: Path, count: int, seeds: tuple[int, int]) -> None:
-    """As docs/how-to/mix.md has it: an epoch of one set, and as many draws of the other."""
+    """As docs/how-to/combine.md has it: an epoch of one set, and as many draws of the other."""
     pixels, num = np.zeros((8, 8, 3), np.uint8), 30
     for name, length in (("clean", num), ("real", count)):
         lmdbloader.write(({"image": pixels, "number": i} for i in range(length)), tmp_path / name)

@@ -131,7 +131,7 @@ def test_a_file_has_the_same_pixels_as_ever(name: str) -> None:
 @pytest.mark.parametrize("name", DATASETS)
 def test_a_conversion_makes_the_same_dataset_as_ever(name: str, converted: Callable[[str], Path]) -> None:
     if name == "pairs of Pillow" and describe_libraries().pillow == "pillow-simd":
-        pytest.skip("pillow-simd resizes with other roundings; docs/pillow-simd.md says so")
+        pytest.skip("pillow-simd resizes with other roundings; docs/installation.md says so")
     out = converted(name)
     assert read_manifest(out).content_digest == DATASETS[name][-1]
     found = lmdbloader.verify(out)

@@ -173,7 +173,7 @@ def _exr_attributes(data: memoryview) -> dict[str, bytes]:
 
 
 def read_dicom(data: memoryview, name: str) -> ImageHeader:
-    """Read the header of a DICOM file with one frame; see `docs/how-to/convert-sources.md` for what pixels become."""
+    """Read the header of a DICOM file with one frame; see `docs/how-to/scientific.md` for what pixels become."""
     pydicom = package("pydicom", "a DICOM file", name)
     with explained("DICOM header", name):
         file = pydicom.dcmread(io.BytesIO(data), stop_before_pixels=True)

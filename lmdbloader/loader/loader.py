@@ -177,7 +177,7 @@ class Loader(DataLoader[Any]):
             dataset: The dataset to read, or its path; what `lmdbloader.mix` returns; `lmdbloader.Clips`, whose samples
                 are windows; or torch's Subset or ConcatDataset of datasets. A `transform` of its own is called sample
                 by sample, which is slow. Or a folder of images, or torchvision's ImageFolder, whose files are then
-                read as they are, as a conversion would (docs/how-to/from-imagefolder.md).
+                read as they are, as a conversion would (docs/how-to/migrate.md).
             batch_size: Samples in a batch of this rank. With 1 and no transforms, images may differ in size.
             shuffle: True is `order="random"`, as training needs it; False is `order="sequential"`, and so is None
                 without an `order`, as in torch's DataLoader.
@@ -240,7 +240,7 @@ class Loader(DataLoader[Any]):
                 use for that: above 0 and at most 0.95. Processes of torchrun on one machine divide the computer's, as
                 each has copies of its own.
             io: "mmap" reads through a memory map; "pread" reads copies, which costs some speed and avoids the map's
-                rare risks (see docs/reference/memory-map.md). By default as the dataset was opened, but "pread" if it
+                rare risks (see docs/concepts/how-it-works.md). By default as the dataset was opened, but "pread" if it
                 is larger than the free memory: from the disk this is faster.
             verify: Whether to verify every payload's checksum before it is used.
             on_corrupt: "raise" ends the iteration with CorruptError at a damaged sample; "skip" leaves it out of its

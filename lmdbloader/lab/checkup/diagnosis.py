@@ -239,7 +239,7 @@ def _for(version: str | None) -> str:
 _MOSTLY = 0.9
 # Images that are stored much larger than any network is trained at; ImageNet is trained at 224.
 _LARGE_SIDE = 768
-# The share of the bytes of photographs that delta saves, at least (`docs/benchmarks/tables.md`).
+# The share of the bytes of photographs that delta saves, at least (`benchmarks/results`).
 _DELTA_SAVES = 0.4
 
 
