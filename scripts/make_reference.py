@@ -24,10 +24,12 @@ import griffe
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
-MARKER = re.compile(r"^<!-- generated: (?P<what>\S+) -->\n(?:.*?\n)?<!-- end -->$", re.MULTILINE | re.DOTALL)
+MARKER = re.compile(r"^<!-- generated: (?P<what>\S+) -->\n(?:.*?\n)??<!-- end -->$", re.MULTILINE | re.DOTALL)
 _WIDTH = 88
 _FLAG = re.compile(r"\s*# doctest: \+\w+(?=$)")
-_LISTED = {"parameters": "Arguments", "attributes": "Attributes", "raises": "Errors"}
+_EXPLAINING = "lmdbloader.conversion.from_files.convert"
+_REFERRING = "The other arguments are [those of `convert`](conversion.md#lmdbloaderconvert)."
+_LISTED = {"parameters": "Arguments", "attributes": "Attributes", "raises": "Errors", "warns": "Warnings"}
 
 
 class Options(griffe.Extension):
@@ -55,6 +57,10 @@ def _take_options(function: griffe.Function) -> None:
     )
     if function.docstring is not None:
         function.docstring.value = inspect.getdoc(made) or ""
+    # Every one of these functions has options of `convert`, which explains them; the others refer to it.
+    if function.path != _EXPLAINING:
+        shared = inspect.signature(importlib.import_module("lmdbloader").convert).parameters
+        function.extra["reference"]["shared"] = shared.keys() - written.keys()
 
 
 def _default(value: object) -> str:
@@ -138,19 +144,22 @@ def _docstring(obj: Any) -> Iterator[str]:
     init = obj.members.get("__init__") if obj.is_class else None
     if init is not None and not init.is_alias and init.docstring:
         sections = [*sections, *(part for part in init.docstring.parsed if part.kind.value != "text")]
+    shared = obj.extra["reference"].get("shared", ())
     for part in sections:
         kind = part.kind.value
         if kind == "text":
             yield fenced(part.value)
         elif kind in _LISTED:
-            yield f"**{_LISTED[kind]}**\n\n" + "\n".join(
-                _item(getattr(item, "name", None) or str(item.annotation), item.description) for item in part.value
-            )
+            named = ((getattr(item, "name", None) or str(item.annotation).strip("()"), item) for item in part.value)
+            shown = [_item(name, item.description) for name, item in named if name not in shared]
+            yield f"**{_LISTED[kind]}**\n\n" + "\n".join(shown)
+            if shared and kind == "parameters":
+                yield _REFERRING
         elif kind in ("returns", "yields"):
             yield f"**{kind.capitalize()}** " + " ".join(_flat(item.description) for item in part.value)
         elif kind == "examples":
-            for shown, text in part.value:
-                yield fenced(text) if shown.value == "text" else f"```pycon\n{text}\n```"
+            for said, text in part.value:
+                yield fenced(text) if said.value == "text" else f"```pycon\n{text}\n```"
         else:
             raise ValueError(f"{obj.path}: found a section {kind} in its docstring, which the reference does not show")
 
