@@ -1,8 +1,8 @@
 """Times random crops of whole 2K photographs for super-resolution: PNG folders, PNG sub-images, and the Loader.
 
 The work: an HR crop of 192 x 192 pixels of a 2040 x 1356 photograph and the LR crop of 96 x 96 at the same place, with
-the same one of eight flips and rotations, as float32 batches of 16. Three ways do it in turns, each with several numbers
-of workers or threads:
+the same one of eight flips and rotations, as float32 batches of 16. Three ways do it in turns, each with several
+numbers of workers or threads:
 
 - whole PNG files: torch's DataLoader opens and decodes both whole images with Pillow and crops them, as a first script
   does;
@@ -156,7 +156,11 @@ def time_ways(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]
 
 def best_of(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return each way's row with its best number of workers or threads."""
-    return {way: max((r for r in rows if r["way"] == way), key=lambda r: r["pairs_per_s"]) for way in (WHOLE, PIECES, OURS)}
+    return {way: max((r for r in rows if r["way"] == way), key=_speed) for way in (WHOLE, PIECES, OURS)}
+
+
+def _speed(row: dict[str, Any]) -> float:
+    return float(row["pairs_per_s"])
 
 
 def report_ways(rows: Sequence[dict[str, Any]], markdown: bool) -> str:
@@ -185,9 +189,7 @@ def run(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Any, s
         "photographs cut": options.cut,
         "PNG sub-images": disk_nbytes(folder / "HR_sub") + disk_nbytes(folder / "LR_sub"),
         "dataset": disk_nbytes(folder / "train.lmdb"),
-        "codec": str(LMDBDataset(folder / "train.lmdb").reader.manifest.codec)
-        if hasattr(LMDBDataset(folder / "train.lmdb").reader, "manifest")
-        else "",
+        "codecs": {field.name: field.codec for field in LMDBDataset(folder / "train.lmdb").reader.manifest.fields},
     }
     rows = time_ways(folder, options)
     yield "Random crops", rows, report_ways(rows, options.markdown)
