@@ -228,6 +228,7 @@ def match(hr: object, high: Listing, *lows: tuple[object, Listing]) -> Listing:
     """
     large, nbytes, attached = high.sources, high.sources.nbytes, dict[str, Names | Spans]()
     for number, (lr, low) in enumerate(lows):
+        _refuse_scales(lr, low.sources.names)
         small = low.sources.take(_partners(hr, large.names, lr, low.sources.names))
         nbytes = nbytes + small.nbytes
         attached[f"{LR}{number or ''}"] = small.names if small.spans is None else small.spans
@@ -236,6 +237,18 @@ def match(hr: object, high: Listing, *lows: tuple[object, Listing]) -> Listing:
     ignored = (*(each for half in halves for each in half.ignored), *others)
     sources = Sources(large.names, nbytes, spans=large.spans, attached=attached)
     return Listing("pairs", sources, ignored=ignored, changed_ns=newest(half.changed_ns for half in halves))
+
+
+def _refuse_scales(lr: object, names: Names) -> None:
+    """Refuse a folder whose images are in folders of several scales, such as DIV2K_train_LR_bicubic."""
+    found = {name.split(b"/")[0] for name in names}
+    if len(found) > 1 and all(_SCALE_FOLDER.fullmatch(each) for each in found):
+        scales = sorted(map(as_text, found))
+        line = " ".join(option("lr", os.path.join(str(lr), each)) for each in scales)
+        raise SourceError(
+            f"{lr}: holds a folder for each scale: {', '.join(scales)}. Name one of them: "
+            f"{option('lr', os.path.join(str(lr), scales[0]))}. Or all, for a dataset with several scales: {line}"
+        )
 
 
 def _partners(hr: object, high: Names, lr: object, low: Names) -> I64:
