@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """`python -m lmdbloader` is the `lmdbloader` command."""
 
 import sys

@@ -54,10 +54,10 @@ def draw(edges: Mapping[str, str], purposes: Mapping[str, str]) -> str:
         at = f"{NAMES + COLUMN * column + COLUMN // 2 + 5} {HEADER - 8}"
         parts.append(f'<text transform="translate({at}) rotate(-90)">{escape(room)}</text>')
     for row, room in enumerate(rooms):
-        middle = HEADER + ROW * row + ROW // 2
+        middle, owns = HEADER + ROW * row + ROW // 2, escape(purposes[room].replace("`", ""))
         parts.append(f'<line class="line" x1="{NAMES}" y1="{middle}" x2="{right - 16}" y2="{middle}"/>')
         parts.append(f'<text class="name" x="{NAMES - 8}" y="{middle + 5}" text-anchor="end">{escape(room)}</text>')
-        parts.append(f'<text class="owns" x="{right}" y="{middle + 5}">{escape(purposes[room])}</text>')
+        parts.append(f'<text class="owns" x="{right}" y="{middle + 5}">{owns}</text>')
         for column, other in enumerate(rooms):
             center = NAMES + COLUMN * column + COLUMN // 2
             if other == room:

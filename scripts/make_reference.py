@@ -242,7 +242,7 @@ def commands() -> str:
         for action in parser._actions:
             if isinstance(action, argparse._SubParsersAction):
                 for name, command in action.choices.items():
-                    parts += [f"## {name}", _text(command.format_help())]
+                    parts += [f"## {name}", _text(getattr(command, "format_all_help", command.format_help)())]
     return "\n\n".join(parts)
 
 

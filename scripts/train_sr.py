@@ -18,7 +18,7 @@ import torch
 from superresolution import data
 from superresolution.models import LUMA_MODELS, MODEL_NAMES, build_model
 from superresolution.scoring import perceptual_metrics, score_table, score_with
-from superresolution.training import LOSSES, average_weights, cosine_rate, train_epoch
+from superresolution.training import LOSSES, Reports, average_weights, cosine_rate, train_epoch
 from torch import Tensor
 from training.checkpoints import load_checkpoint, save_checkpoint
 from training.command import check_checkpoint, exit_status, positive, share
@@ -304,8 +304,10 @@ def train(options: argparse.Namespace, stopping: Stopping) -> None:
             exact = counted(baseline.num_exact, "image")
             print(f"  left out of the mean PSNR: {exact} that bicubic reproduces exactly (infinite PSNR)")
 
+    reports = Reports(num_steps, options.batch_size)
     for epoch in range(first_epoch, options.epochs):
         loader.set_epoch(epoch)
+        reports.start()
         done = loader.state_dict()["position"] // options.batch_size  # of the epoch that was interrupted, else 0
         timer = StepTimer(device)
         title = f"epoch {epoch + 1}/{options.epochs}"
@@ -331,6 +333,12 @@ def train(options: argparse.Namespace, stopping: Stopping) -> None:
                 if stopping.is_requested:
                     raise KeyboardInterrupt
 
+            def report(step: int, loss: Tensor, title: str = title, done: int = done) -> None:
+                if (text := reports.add(title, done + step + 1, loss)) is not None:
+                    # Over the line about the progress, which is drawn again.
+                    print("\r\x1b[K" * sys.stderr.isatty(), end="", file=sys.stderr, flush=True)
+                    print(text, flush=True)
+
             loss = train_epoch(
                 model,
                 optimizer,
@@ -339,6 +347,7 @@ def train(options: argparse.Namespace, stopping: Stopping) -> None:
                 timer=timer,
                 before_step=before_step,
                 after_step=after_step,
+                report=report,
             )
             loader.set_epoch(epoch + 1)
             if options.checkpoint:

@@ -144,3 +144,53 @@ def test_help_needs_none_of_the_heavy_libraries() -> None:
         "print([name for name in ('torch', 'numpy', 'numba', 'pyarrow', 'lmdb', 'PIL') if name in sys.modules])"
     )
     assert python("-c", code).stdout == "[]\n"
+
+
+def test_the_help_of_convert_fits_two_screens(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    texts = []
+    for word in ("--help", "--help-all"):
+        with pytest.raises(SystemExit) as caught:
+            cli.main(["convert", word])
+        assert caught.value.code == 0
+        texts.append(capsys.readouterr().out)
+        assert max(map(len, texts[-1].splitlines())) <= 80
+    short, everything = texts
+    assert len(short.splitlines()) <= 110
+    examples = [text.partition("examples:\n")[2].split("\n")[0].strip() for text in texts]
+    assert examples == ["lmdbloader convert photos train.lmdb --scale 2"] * 2
+    convert = cli.make_parser("convert")._subparsers._group_actions[0].choices["convert"]  # type: ignore[union-attr, index]
+    assert everything == convert.format_all_help()
+    assert short == convert.format_help()
+    flags = {flag for action in convert._actions for flag in action.option_strings}
+    assert all(flag in everything for flag in flags)
+    assert "--bicubic" not in short and "--help-all" in short
+
+
+def test_the_command_alone_prints_its_commands(capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main([])
+    assert caught.value.code == 2
+    assert capsys.readouterr() == ("", cli.make_parser().format_help())
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"), [("lmdbloader con", "convert"), ("lmdbloader convert --pat", "--patch-size")]
+)
+def test_a_shell_completes_commands_and_options(line: str, expected: str, tmp_path: Path) -> None:
+    pytest.importorskip("argcomplete")
+    asked = {
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(tmp_path / "found"),
+        "COMP_LINE": line,
+        "COMP_POINT": str(len(line)),
+        "COMP_TYPE": "9",
+    }
+    code = "import sys\nfrom lmdbloader.cli import main\ntry: main()\nfinally: print('torch' in sys.modules)"
+    subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **asked},
+        capture_output=True,
+        timeout=60,
+    )
+    assert (tmp_path / "found").read_text().split() == [expected]

@@ -50,3 +50,17 @@ def test_count_columns_and_seed_are_heeded(dataset: str, tmp_path: Path) -> None
     assert pictures["plain"] == pictures["again"]
     assert pictures["seed 1"] == pictures["seed 1 again"]
     assert len({pictures[name] for name in ("plain", "seed 0", "seed 1")}) == 3
+
+
+def test_captions_name_the_path_and_keep_the_end_of_a_long_one() -> None:
+    from PIL import Image, ImageDraw
+
+    from lmdbloader.show.drawing import font_of
+    from lmdbloader.show.sheet import _fit_path
+
+    draw, font = ImageDraw.Draw(Image.new("RGB", (8, 8))), font_of(13)
+    assert _fit_path(draw, "7  cats/0001.png", font, 240) == "7  cats/0001.png"
+    long = _fit_path(draw, f"7  {'folder/' * 40}cats/0001.png", font, 240)
+    assert long.startswith("7  .../folder/") and long.endswith("/cats/0001.png")
+    assert draw.textlength(long, font=font) <= 240
+    assert _fit_path(draw, "7", font, 1) == "7"

@@ -327,6 +327,8 @@ def refused(out: Path, samples: Any, message: str, **options: Any) -> None:
         (np.zeros(3), torch.zeros(3, dtype=torch.bfloat16), "a tensor of torch.bfloat16 that NumPy cannot hold"),
         (1, 2.5, "2.5 where the first sample had int"),
         (1, True, "True where the first sample had int"),
+        (1, None, r"None where the first sample had int.*float\('nan'\).*fields\.Float\(\)"),
+        (1.5, None, r"None where the first sample had float.*float\('nan'\) for a missing number"),
         (1.5, 2**53 + 1, r"9007199254740993 would be rounded to 9007199254740992\.0\. .*fields\.Int\(\)"),
         (1.5, np.uint64(2**64 - 1), "would be rounded to 1.8446744073709552e"),
         ("x", "\ud800", "text that is not valid Unicode"),

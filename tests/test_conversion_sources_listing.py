@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import lmdbloader
 from lmdbloader.conversion.selection import find_splits
 from lmdbloader.conversion.sources.layouts import list_sources
 from lmdbloader.errors import OptionError, SourceError
@@ -314,3 +315,16 @@ def test_two_images_of_one_stem_are_refused(tmp_path: Path) -> None:
         list_sources(tmp_path)
     # As single images they are two.
     assert len(names(tmp_path, layout="images")) == 3
+
+
+def test_a_folder_of_several_scales_says_what_to_name(tmp_path: Path) -> None:
+    for folder in ("hr", "lr/X2", "lr/X3", "lr/X4"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "0001.png").write_bytes(b"x")
+    lr = tmp_path / "lr"
+    with pytest.raises(SourceError) as caught:
+        lmdbloader.convert(None, tmp_path / "out", hr=tmp_path / "hr", lr=lr)
+    message = str(caught.value)
+    command = f"lmdbloader convert --hr {tmp_path / 'hr'} --lr {lr}/X2"
+    assert f"{command} OUT" in message
+    assert f"{command} --lr {lr}/X3 --lr {lr}/X4 OUT" in message

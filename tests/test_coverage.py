@@ -1,4 +1,4 @@
-"""docs/coverage.md has every row, and what it names is there: files, pages, tests, options, stages."""
+"""docs/project/coverage.md has every row, and what it names is there: files, pages, tests, options, stages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 from test_documented_commands import parse
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "coverage.md"
+PAGE = ROOT / "docs" / "project" / "coverage.md"
 COUNTS = {"A": 46, "B": 22, "C": 26, "D": 27}
 STATES = {"measured", "tested", "GPU stage", "in prose", "planned"}
 

@@ -57,7 +57,7 @@ def test_every_transform_has_a_card(name: str) -> None:
     card = SECTIONS[name]
     assert re.search(rf"(?ms)^```python\n.*\bT\.{name}\b.*^```$", card)
     assert re.search(r"(?m)^torchvision: .", card)
-    (arguments,) = re.findall(rf"\[(.*)\]\(transforms\.md#lmdbloader\.transforms\.{name}\)", card)
+    (arguments,) = re.findall(rf"\[(.*)\]\(transforms\.md#lmdbloadertransforms{name.lower()}\)", card)
     if name == "BatchFunction":
         _, *names = inspect.signature(T.BatchFunction.apply).parameters
         assert arguments == f"`apply({', '.join(names)})`"

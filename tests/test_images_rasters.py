@@ -345,3 +345,9 @@ def test_a_missing_package_is_named_with_the_line_to_paste(monkeypatch: pytest.M
             read_header(files[kind])
         assert glance(files[kind]) is None
     check(files["npy"], noise(20, 30, 5))
+
+
+@needs("tifffile")
+def test_refused_values_name_the_line_of_write() -> None:
+    message = refusal(tif(np.zeros((8, 9), np.float64)))
+    assert 'lmdbloader.write(({"image": tifffile.imread(path).astype("float32")} for path in paths), OUT' in message

@@ -16,7 +16,7 @@ import pytest
 import torch
 from loading_scripts import interrupt_at_save, load_script
 from PIL import Image
-from superresolution import EDSR, build_model, train_step
+from superresolution import EDSR, build_model, train_step, training
 from superresolution.data import DegradedImages
 from superresolution.scoring import score_with
 from superresolution.training import average_weights
@@ -484,3 +484,29 @@ def test_images_that_are_exact_are_not_in_the_mean_psnr() -> None:
     assert found.gain == pytest.approx(33.0 - baseline.psnr)
     exact = Scores((math.inf,), (1.0,))
     assert Evaluation(model=exact, bicubic=exact).gain == 0
+
+
+def test_a_run_reports_within_its_first_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(training.time, "monotonic", lambda: clock[0])
+    reports = training.Reports(50, 16)
+    reports.start()
+    lines = []
+    for step in range(10):
+        clock[0] += 2.0
+        lines.append(reports.add("epoch 1/3", step + 1, torch.tensor(0.5)))
+    assert lines[2] == "epoch 1/3: 3 of 50 steps, loss 5.000e-01, 8.0 pairs/s"
+    assert [line is not None for line in lines] == [False, False, True] * 3 + [False]
+
+
+def test_ctrl_c_before_the_first_checkpoint_says_that_nothing_was_kept(
+    patches: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train_sr, "train_epoch", interrupt)
+    assert run(patches, "--checkpoint", tmp_path / "run.pt") == 130
+    assert "stopped; nothing was kept." in capsys.readouterr().err
+    assert run(patches) == 130
+    assert "nothing was kept: --checkpoint FILE" in capsys.readouterr().err

@@ -79,7 +79,7 @@ def test_every_error_class_has_a_message_on_the_page() -> None:
 
 
 def test_every_message_on_the_page_has_its_explanation() -> None:
-    lines = PAGE.read_text("utf-8").splitlines()
-    for line, following in itertools.pairwise(lines):
-        if line.startswith("`") and line.rstrip(")").count("`") % 2 == 0:
-            assert following.startswith(":   "), line
+    blocks = PAGE.read_text("utf-8").split("\n\n")
+    for block, following in itertools.pairwise(blocks):
+        if block.startswith("`") and block.rstrip(")").count("`") % 2 == 0:
+            assert following.startswith("> "), block

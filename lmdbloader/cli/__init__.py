@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """The `lmdbloader` command: finds its commands, parses, and turns errors into one line and an exit status.
 
 Every file in here without a leading underscore is a command, called like the file. It has
@@ -5,7 +6,8 @@ Every file in here without a leading underscore is a command, called like the fi
 - `HELP`: one line in the list of commands, and `DESCRIPTION`: the start of its own help;
 - `add_arguments(parser)`: adds its arguments;
 - `run(options)`: does the work and returns the exit status; `options.parser` is the parser, for wrong usage;
-- and optionally `ORDER`: the place in the list of commands; `USAGE` and `EPILOG`: other parts of the help.
+- and optionally `ORDER`: the place in the list of commands; `USAGE` and `EPILOG`: other parts of the help; `COMMON`:
+  the names of the arguments in `--help`, with `SHORT_DESCRIPTION` and `SHORT_EPILOG`; `--help-all` shows all arguments.
 """
 
 from __future__ import annotations
@@ -43,6 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser = make_parser(words[0] if words else None)
+    if "_ARGCOMPLETE" in os.environ:  # argcomplete's shell function asks for completions
+        import argcomplete
+
+        argcomplete.autocomplete(parser)
+    if not words:
+        parser.print_help(sys.stderr)
+        parser.exit(2)
     options, rest = parser.parse_known_args(words)
     # argparse takes a varying number of paths only up to the next option: `convert SRC --scale 2 OUT`.
     if rest and (not hasattr(options, "paths") or any(word.startswith("-") for word in rest)):
@@ -106,7 +115,9 @@ def make_parser(command_name: str | None = None) -> argparse.ArgumentParser:
         epilog="lmdbloader COMMAND --help explains a command. Start with: lmdbloader convert PHOTOS train.lmdb",
     )
     parser.add_argument("--version", action="version", version=f"lmdbloader {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, dest="command")
+    commands: argparse._SubParsersAction[_Parser] = parser.add_subparsers(
+        title="commands", metavar="COMMAND", required=True, dest="command"
+    )
     for name, module in _commands(command_name):
         command = commands.add_parser(
             name,
@@ -118,6 +129,8 @@ def make_parser(command_name: str | None = None) -> argparse.ArgumentParser:
             allow_abbrev=False,  # --crop is not --crop-to-scale
         )
         module.add_arguments(command)
+        if hasattr(module, "COMMON"):
+            command.shorten(module.COMMON, module.SHORT_DESCRIPTION, module.SHORT_EPILOG)
         command.set_defaults(run=module.run, parser=command)
     return parser
 
@@ -131,6 +144,40 @@ def _commands(only: str | None) -> list[tuple[str, ModuleType]]:
 
 class _Parser(argparse.ArgumentParser):
     """A parser whose arguments may be names of files that nobody has looked at, from a shell's `*`."""
+
+    _short: tuple[Sequence[str], str, str] | None = None
+
+    def shorten(self, common: Sequence[str], description: str, epilog: str) -> None:
+        """Let --help show only some arguments, with texts of its own, and --help-all everything.
+
+        Args:
+            common: Names of the arguments in --help, besides the positional ones.
+            description: Its first paragraphs.
+            epilog: Its last ones.
+        """
+        self._short = common, description, epilog
+        self.add_argument("--help-all", action=_HelpAll, nargs=0, help="show all options, and exit")
+
+    def format_all_help(self) -> str:
+        """Return the help with everything, as --help-all prints it."""
+        return super().format_help()
+
+    def format_help(self) -> str:
+        """Return the help, without rare options."""
+        if self._short is None:
+            return super().format_help()
+        common, *texts = self._short
+        rare = [action for action in self._actions if action.option_strings and action.dest not in common]
+        before = [action.help for action in rare], self.description, self.epilog
+        try:
+            self.description, self.epilog = texts
+            for action in rare:
+                action.help = argparse.SUPPRESS
+            return super().format_help()
+        finally:
+            helps, self.description, self.epilog = before
+            for action, text in zip(rare, helps, strict=True):
+                action.help = text
 
     def error(self, message: str) -> NoReturn:
         """Print the error in the arguments, and exit."""
@@ -146,6 +193,16 @@ class _Parser(argparse.ArgumentParser):
         if is_one and self._given.setdefault(action.dest, arg_strings) != arg_strings:
             raise argparse.ArgumentError(action, "given twice, with different values. Give it once")
         return super()._get_values(action, arg_strings)
+
+
+class _HelpAll(argparse.Action):
+    """Prints the help with the rare options, and ends."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        """Print it."""
+        assert isinstance(parser, _Parser)
+        parser._print_message(parser.format_all_help(), sys.stdout)
+        parser.exit()
 
 
 class _Stop:

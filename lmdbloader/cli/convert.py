@@ -20,6 +20,37 @@ from lmdbloader.conversion.options import RunOptions
 ORDER = 30
 HELP = "make a dataset from a folder of images"
 USAGE = "lmdbloader convert SRC OUT [options]\n       lmdbloader convert --hr DIR --lr DIR OUT [options]"
+# The flags in --help; all others are in --help-all.
+COMMON = (
+    *("help", "help_all", "layout", "hr", "lr", "masks", "annotations", "subset", "split", "patch_size", "scale"),
+    *("codec", "write_mode", "max_resolution", "alpha", "on_error", "workers", "overwrite", "restart"),
+)
+EXAMPLES = """\
+examples:
+  lmdbloader convert photos train.lmdb --scale 2
+  lmdbloader convert photos train.lmdb --scale 2,3,4
+  lmdbloader convert --hr DIV2K_train_HR --lr DIV2K_train_LR_bicubic/X2 \\
+      train.lmdb
+  lmdbloader convert imagenet data --split --layout classes
+"""
+SHORT_DESCRIPTION = """\
+Convert images, or image pairs, into one dataset: the folder OUT. Images are
+stored whole: the Loader crops them.
+
+layouts of SRC, detected unless --layout is given:
+  images   every image in SRC and in the folders below it
+  pairs    a folder of high-resolution and one of low-resolution images
+  classes  one folder for each class
+  tar      tars in the format of webdataset
+  lmdb     an LMDB whose values are image files, such as BasicSR's
+and never detected: clips, masks, coco, yolo.
+SRC may be a URL (s3://bucket/folder, https:// ...) with lmdbloader[remote].
+"""
+SHORT_EPILOG = f"""\
+The same command finishes an interrupted conversion in OUT.partial.
+lmdbloader convert --help-all has all options, layouts and kinds of images.
+
+{EXAMPLES}"""
 DESCRIPTION = """\
 Convert images, or image pairs, into one dataset: the folder OUT.
 
@@ -87,15 +118,13 @@ An OUT that was made from the same inputs with the same options is left as it
 is. The same command finishes an interrupted conversion in OUT.partial.
 Exit status: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted.
 
-examples:
+"""
+EPILOG += f"""\
+{EXAMPLES}\
   lmdbloader convert photos train.lmdb --patch-size 96 --stride 48 --scale 2
-  lmdbloader convert --hr DIV2K_train_HR --lr DIV2K_train_LR_bicubic/X2 \\
-      train.lmdb --patch-size 96
-  lmdbloader convert photos train.lmdb --scale 2,3,4
-  lmdbloader convert imagenet data --split --layout classes
   lmdbloader convert imagenet/train train.lmdb --write-mode proportion \\
       --compress-probability 0.5 --max-resolution 512 --jpeg-quality 90
-  lmdbloader convert 's3://bucket/train-{000..146}.tar' train.lmdb
+  lmdbloader convert 's3://bucket/train-{{000..146}}.tar' train.lmdb
 """
 
 

@@ -13,7 +13,7 @@ ORDER = 80
 HELP = "draw a contact sheet of a dataset's images"
 DESCRIPTION = """\
 Draw a contact sheet of a dataset's images as a PNG file, with sample numbers,
-source names and labels under them. Pairs are shown side by side at the
+source paths and labels under them. Pairs are shown side by side at the
 same size, the smaller image enlarged by repeating its pixels. Images with many
 pixels are reduced, those with few enlarged. 16-bit images are shown in 8 bits,
 with the brightest pixel of the sheet as white.

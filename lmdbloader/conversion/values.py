@@ -91,6 +91,16 @@ def scalar(f: Field, value: Any, number: int) -> int | float | str:
     raise OptionError(
         f"sample {number}, field {f.name!r}: {shown(value)} where the first sample had {f.kind}"
         + (" of 64 bits" * is_int)
+        + (_missing(f.kind) if value is None else "")
+    )
+
+
+def _missing(kind: str) -> str:
+    """Return what to write for a value that is missing."""
+    if kind == "float":
+        return ". Write float('nan') for a missing number."
+    return ". Write float('nan') for a missing number, and declare the field as lmdbloader.fields.Float()." * (
+        kind == "int"
     )
 
 

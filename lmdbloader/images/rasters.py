@@ -33,6 +33,13 @@ _MOST_HEADER = 2**16
 _TIFF_LINE = 'tifffile.imwrite(path, tifffile.imread(path).astype("{}"))'
 _NPY_LINE = 'np.save(path, np.load(path).astype("{}"))'
 
+# How Python reads a file, by the package that `convert` needs for it.
+_LOADS = {
+    "numpy": "numpy.load(path)",
+    "tifffile": "tifffile.imread(path)",
+    "pydicom": "pydicom.dcmread(path).pixel_array",
+}
+
 
 def read_tiff(data: memoryview, name: str) -> ImageHeader:
     """Read the header of a TIFF or BigTIFF file: Pillow that of 8 bits, or 16 bits grey, and tifffile all others."""
@@ -221,7 +228,17 @@ def package(module: str, what: str, name: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         line = "pip install 'lmdbloader[rasters]'"
-        raise OptionError(f"{name}: {what} needs the package {module.lower()} ({error}): {line}") from error
+        raise OptionError(
+            f"{name}: {what} needs the package {module.lower()} ({error}): {line}{_or_write(module)}"
+        ) from error
+
+
+def _or_write(module: str, change: str = "") -> str:
+    """Return the line that stores what a package reads, changed by a method; "" for other packages."""
+    if (load := _LOADS.get(module)) is None:
+        return ""
+    samples = f'({{"image": {load}{change}}} for path in paths)'
+    return f'. Or: lmdbloader.write({samples}, OUT, fields={{"image": lmdbloader.fields.Image()}})'
 
 
 @contextmanager
@@ -244,6 +261,8 @@ def _check(dtype: str, channels: int, line: str, name: str) -> None:
         usable = {"bool": "uint8", "uint12": "uint16"}.get(dtype, "float32")
         how = f", as {line.format(usable)}" if line and dtype.startswith(("int", "uint", "float", "bool")) else ""
         mask = " (a mask as uint8 or uint16)" if how and "int" in dtype else ""
-        raise ImageError(name, f"values of {dtype}; expected {', '.join(PIXEL_TYPES)}. Save it again{how}{mask}")
+        module = {_TIFF_LINE: "tifffile", _NPY_LINE: "numpy"}.get(line, "")
+        write = _or_write(module, f'.astype("{usable}")') if how else ""
+        raise ImageError(name, f"values of {dtype}; expected {', '.join(PIXEL_TYPES)}. Save it again{how}{mask}{write}")
     if not 1 <= channels <= _MOST_CHANNELS:
         raise ImageError(name, f"{channels} channels; expected 1 to {_MOST_CHANNELS}. Save fewer")

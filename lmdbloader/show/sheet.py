@@ -78,7 +78,7 @@ def preview(
     seed: int | None = None,
     columns: int | None = None,
 ) -> Sheet:
-    """Draw a contact sheet of a dataset's images, with sample numbers, source names and labels under them.
+    """Draw a contact sheet of a dataset's images, with sample numbers, source paths and labels under them.
 
     Args:
         path: The dataset's folder.
@@ -221,7 +221,7 @@ def _caption(reader: Reader, row: int) -> tuple[str, str]:
             is_class = f.kind == "int" and 0 <= value < len(classes)
             shown = f"{value:.6g}" if f.kind == "float" else value
             more.append(classes[value] if is_class else f"{f.name} {shown}")
-    return f"{row}  {source.rsplit('/', 1)[-1]}" if source else f"{row}", ", ".join(more)
+    return f"{row}  {source}" if source else f"{row}", ", ".join(more)
 
 
 def _draw(
@@ -248,9 +248,18 @@ def _draw(
         top = y + highest - strip.height
         sheet.paste(strip, (x, top))
         draw.rectangle((x - 1, top - 1, x + strip.width, top + strip.height), outline=_FRAME)
-        _write(draw, (x, y + highest + 6), texts[0], plain, _INK, cell)
+        _write(draw, (x, y + highest + 6), _fit_path(draw, texts[0], plain, cell), plain, _INK, cell)
         _write(draw, (x, y + highest + 6 + _LINE), texts[1], plain, _FAINT, cell)
     return sheet
+
+
+def _fit_path(draw: ImageDraw.ImageDraw, text: str, font: Any, width: int) -> str:
+    """Return a sample's number and source, without as many of the source's first folders as do not fit."""
+    number, gap, path = text.partition("  ")
+    while draw.textlength(printable(text), font=font) > width and "/" in path:
+        path = path.partition("/")[2]
+        text = f"{number}{gap}.../{path}"
+    return text
 
 
 def _write(draw: ImageDraw.ImageDraw, place: tuple[int, int], text: str, font: Any, ink: str, width: int) -> None:

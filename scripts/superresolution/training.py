@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -39,6 +40,43 @@ def cosine_rate(peak: float, progress: float) -> float:
     [1.0, 0.505, 0.01]
     """
     return peak * (0.01 + 0.99 * (1 + math.cos(math.pi * min(max(progress, 0.0), 1.0))) / 2)
+
+
+class Reports:
+    """A line about a run now and then: every 5 seconds at first, and more rarely in a long run.
+
+    Attributes:
+        num_steps: Steps of an epoch.
+        batch_size: Pairs of a step.
+    """
+
+    def __init__(self, num_steps: int, batch_size: int) -> None:
+        """Start the clock."""
+        self.num_steps, self.batch_size = num_steps, batch_size
+        self._began = self._last = time.monotonic()
+        self._num_pairs, self._due = 0, self._began + 5
+
+    def start(self) -> None:
+        """Start to measure the speed, at the start of an epoch: scoring is not training."""
+        self._last, self._num_pairs = time.monotonic(), 0
+
+    def add(self, title: str, steps: int, loss: Tensor) -> str | None:
+        """Count a step; return a line if one is due.
+
+        Args:
+            title: Of the epoch.
+            steps: Done in it.
+            loss: Of the last step; it is read only for a line.
+        """
+        now = time.monotonic()
+        self._num_pairs += self.batch_size
+        if now < self._due:
+            return None
+        value = float(loss)
+        speed = self._num_pairs / max(now - self._last, 1e-9)
+        self._last, self._num_pairs = now, 0
+        self._due = now + min(max(5.0, (now - self._began) / 10), 60.0)
+        return f"{title}: {steps:,} of {self.num_steps:,} steps, loss {value:.3e}, {speed:,.1f} pairs/s"
 
 
 @torch.no_grad()
@@ -99,6 +137,7 @@ def train_epoch(
     timer: StepTimer | None = None,
     before_step: Callable[[int], None] | None = None,
     after_step: Callable[[int], None] | None = None,
+    report: Callable[[int, Tensor], None] | None = None,
 ) -> float:
     """Train on every batch once.
 
@@ -110,6 +149,7 @@ def train_epoch(
         timer: Adds up the time of each phase.
         before_step: Called with the step's number from 0 on, for example to set the learning rate or draw progress.
         after_step: Called with the step's number, for example to save a checkpoint.
+        report: Called with the step's number and its loss, on the model's device.
 
     Returns:
         The mean loss of the steps.
@@ -126,6 +166,8 @@ def train_epoch(
         if before_step is not None:
             before_step(step)
         losses.append(train_step(model, optimizer, lr, hr, loss=loss, timer=timer))
+        if report is not None:
+            report(step, losses[-1])
         if after_step is not None:
             after_step(step)
             timer.start()

@@ -78,7 +78,9 @@ def exit_status(name: str, train: Callable[[Stopping], None], checkpoint: Path |
         # Of several processes the first one saves and stops; the others then miss it in their next step.
         if isinstance(error, RuntimeError) and not stopping.is_requested:
             raise
-        hint = "; continue with --resume" if checkpoint and checkpoint.exists() else ""
+        is_kept = checkpoint is not None and checkpoint.exists()
+        why = "; nothing was kept" + ("" if checkpoint else ": --checkpoint FILE keeps what a run has learned")
+        hint = "; continue with --resume" if is_kept else why
         print(f"\n{name}: stopped{hint}.", file=sys.stderr)
         return 130
     return 0

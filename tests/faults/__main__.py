@@ -12,7 +12,7 @@ from pathlib import Path
 from .outcome import Outcome
 from .registry import FAULTS, Fault
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "reference" / "faults.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "concepts" / "reliability.md"
 
 
 def row(fault: Fault, outcome: Outcome, seconds: float) -> str:
@@ -36,7 +36,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=f"these only, of {', '.join(names)}")
     parser.add_argument("--count", type=int, help="how many of each (default: the full count of each)")
     parser.add_argument("--seed", type=int, default=0, help="of all that is random (default: %(default)s)")
-    parser.add_argument("--write", action="store_true", help="put the results into docs/reference/faults.md")
+    parser.add_argument("--write", action="store_true", help="put the results into docs/concepts/reliability.md")
     options = parser.parse_args()
     failed = False
     for fault in FAULTS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -36,7 +37,7 @@ from lmdbloader.conversion.sources.remote import find_remote_images, newest
 from lmdbloader.errors import SourceError, SourceNotFoundError
 from lmdbloader.images.decode import IMAGE_SUFFIXES, RASTER_SUFFIXES
 
-_SCALE_SUFFIX = re.compile(rb"x[2-9]$")
+_SCALE_SUFFIX, _SCALE_FOLDER = re.compile(rb"x[2-9]$"), re.compile(rb"[xX][2-8]")
 
 
 def holds(place: Location) -> bool:
@@ -228,6 +229,7 @@ def match(hr: object, high: Listing, *lows: tuple[object, Listing]) -> Listing:
     """
     large, nbytes, attached = high.sources, high.sources.nbytes, dict[str, Names | Spans]()
     for number, (lr, low) in enumerate(lows):
+        _refuse_scales(hr, lr, low.sources.names)
         small = low.sources.take(_partners(hr, large.names, lr, low.sources.names))
         nbytes = nbytes + small.nbytes
         attached[f"{LR}{number or ''}"] = small.names if small.spans is None else small.spans
@@ -236,6 +238,18 @@ def match(hr: object, high: Listing, *lows: tuple[object, Listing]) -> Listing:
     ignored = (*(each for half in halves for each in half.ignored), *others)
     sources = Sources(large.names, nbytes, spans=large.spans, attached=attached)
     return Listing("pairs", sources, ignored=ignored, changed_ns=newest(half.changed_ns for half in halves))
+
+
+def _refuse_scales(hr: object, lr: object, names: Names) -> None:
+    """Refuse a folder whose images are in folders of several scales, such as DIV2K_train_LR_bicubic."""
+    found = {name.split(b"/")[0] for name in names}
+    if len(found) > 1 and all(_SCALE_FOLDER.fullmatch(each) for each in found):
+        one, *more = (f"--lr {shlex.quote(f'{lr}/{as_text(each)}')}" for each in sorted(found))
+        command = f"lmdbloader convert --hr {shlex.quote(str(hr))} {one}"
+        raise SourceError(
+            f"{lr}: holds a folder for each of {len(found)} scales. For one scale: {command} OUT. "
+            f"For all of them in one dataset: {' '.join([command, *more])} OUT"
+        )
 
 
 def _partners(hr: object, high: Names, lr: object, low: Names) -> I64:
