@@ -168,9 +168,7 @@ def _of_ceiling(row: Row) -> str:
         return "not compared"
     # The ceiling is a measurement of its own, which varies by a few per cent, in short steps by more.
     return (
-        f"{share(reached)} of the rate from memory of the GPU"
-        if reached < 0.995
-        else "as fast as from the GPU's memory"
+        f"{share(reached)} of the rate from the GPU's memory" if reached < 0.995 else "as fast as from the GPU's memory"
     )
 
 
