@@ -198,18 +198,17 @@ def read_dicom(data: memoryview, name: str) -> ImageHeader:
         has_table = "ModalityLUTSequence" in file
     if num_frames != 1:
         of_frames = f"for path in paths for frame in {_LOADS['pydicom']}), OUT, fields={_IMAGE_FIELD})"
-        write = f'. Or: lmdbloader.write(({{"image": frame}} {of_frames}'
+        write = f'. Their stored values: lmdbloader.write(({{"image": frame}} {of_frames}'
         raise ImageError(name, f"{pillow.several_frames('DICOM', num_frames)}{write}")
-    write = _or_write("pydicom")
+    write = _or_write("pydicom", '.astype("float32")').replace(". Or", "Its stored values as they are")
     is_color = channels == 3 and (kind == "RGB" or kind.startswith("YBR"))
     if not is_color and (channels != 1 or kind not in ("MONOCHROME1", "MONOCHROME2")):
-        raise ImageError(
-            name, f"a DICOM file of {kind} with {channels} samples; expected MONOCHROME1 or 2, or RGB{write}"
-        )
+        what = f"a DICOM file of {kind} with {channels} samples; expected MONOCHROME1 or 2, or RGB"
+        raise ImageError(name, f"{what}. {write}")
     is_scaled, is_inverse = is_signed or (slope, intercept) != (1, 0), kind == "MONOCHROME1"
     if has_table or (is_scaled and (is_inverse or is_color)):
         what = "ModalityLUTSequence" if has_table else f"rescaled values of {kind}"
-        raise ImageError(name, f"a DICOM file with {what} could mean several things; save its pixels as .npy{write}")
+        raise ImageError(name, f"a DICOM file with {what} could mean several things; save its pixels as .npy. {write}")
     dtype = "float32" if is_scaled and bits in (8, 16) else f"uint{bits}"
 
     def decode() -> Pixels:

@@ -440,7 +440,8 @@ def _speed(results: Results, model: str) -> Iterator[str]:
         best_ratio = times(best[_OURS].samples_per_s / best["folder"].samples_per_s)
         yield (
             f"With the number of workers that suits each, Loader is {best_ratio} as image files; with "
-            f"{results.setting(model).workers} for both, as in these runs, {as_fast}{interval}."
+            f"{results.setting(model).workers} for both, as in these runs, "
+            f"{as_fast.replace('times as fast', 'times')}{interval}."
         )
     elif _is_clear(results, model):
         yield f"In these runs Loader is {as_fast} as image files{interval}."
