@@ -172,7 +172,10 @@ def _make_plan(reader: Reader, names: Sequence[str] | None, image_format: str) -
     has_places, repeats = arrays["top"].any() or arrays["left"].any(), np.bincount(source_of).max(initial=0) > 1
     if repeats and not has_places:  # whole samples with one source, as those of `write`: they are numbered
         texts = sources.texts.to_list()
-        stems, source_of = unique_stems([texts[code] for code in source_of.tolist()]), np.arange(len(source_of))
+        stems, source_of = (
+            unique_stems([texts[code] for code in source_of.tolist()]),
+            np.arange(len(source_of), dtype=np.int32),
+        )
     positions = bool(has_places)
     return _Plan(fields, folders, stems, source_of, positions, image_format)
 
