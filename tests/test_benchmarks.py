@@ -172,5 +172,5 @@ def test_pairs_are_aligned_pieces_of_photographs(module: Callable[[str], Any]) -
 def test_the_page_of_scale_has_the_stored_figures() -> None:
     many = json.loads((FOLDER / "results" / "many-samples.json").read_text("utf-8"))
     reading = many["Random reading"]
-    text = (FOLDER.parent / "docs" / "project" / "scale.md").read_text("utf-8")
+    text = (FOLDER.parent / "docs" / "project" / "coverage.md").read_text("utf-8")
     assert f"{reading['ratio']:.2f} x" in text and f"{1e6 * reading['large']:.2f} us" in text
