@@ -8,19 +8,17 @@ The results are the files in benchmarks/results that the other scripts wrote.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from drawing import DATALOADER, FOLDER, INK, LOADER, Look, begin, draw_lines, drawing
+from figures import crops_of_patches, read, steady_on_ray, worst_in_workers, writing
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
 PICTURES = ROOT / "docs" / "benchmarks" / "pictures"
 
 _OURS, _PEER = Look("Loader", LOADER, "s", "none"), Look("other ways", FOLDER, "s", "none")
@@ -35,14 +33,9 @@ _BAR_HEIGHT = 0.28
 # --- Results ---
 
 
-def read(name: str, results: Path = RESULTS) -> Any:
-    """Return what a benchmark has stored."""
-    return json.loads((results / f"{name}.json").read_text("utf-8"))
-
-
-def loading(results: Path = RESULTS) -> dict[str, dict[str, float]]:
+def loading() -> dict[str, dict[str, float]]:
     """Return samples per second, by kind of samples and by way of loading; each way with its best setting."""
-    images, pairs = read("images", results)["speed"], read("loader", results)["pairs"]
+    images, pairs = read("images")["speed"], read("loader")["pairs"]
     names = {
         "folder, Pillow": "DataLoader, files, Pillow", "LMDB of the files, Pillow": "DataLoader, LMDB, Pillow",
         "decoding whole files only": "decoding alone (simplejpeg)", "original": "Loader, JPEG files",
@@ -64,62 +57,25 @@ def loading(results: Path = RESULTS) -> dict[str, dict[str, float]]:
     }
 
 
-def by_batch(results: Path = RESULTS) -> dict[str, dict[Look, list[tuple[float, float]]]]:
+def by_batch() -> dict[str, dict[Look, list[tuple[float, float]]]]:
     """Return samples per second by batch size of each source: a dict for each size of crops."""
     looks = dict(zip(("lmdbloader", "dataloader", "folder"), _SOURCES, strict=True))
     found: dict[str, dict[Look, list[tuple[float, float]]]] = {}
-    for row in read("bench", results)["rows"]:
+    for row in read("bench")["rows"]:
         curves = found.setdefault(f"crops of {row['crop']} pixels", {})
         speed = statistics.median(row["turns"])
         curves.setdefault(looks[row["source"]], []).append((row["batch_size"], speed))
     return found
 
 
-def behind(results: Path = RESULTS) -> dict[str, float]:
+def behind() -> dict[str, float]:
     """Return where this package is not ahead: its speed as a share of another way's."""
-    crops = {tuple(key): speed for *key, speed in read("loader", results)["crops"]}
     return {
-        "writing arrays / LMDB's put in a loop": writing(results),
-        "converting on Ray / on the local engine": on_ray(results),
-        "DataLoader with a worker, at worst / LMDB by hand": worst_in_workers(results),
-        "crops of 2K photographs / patches cut before": crops["crops", "float32", 2] / crops["patches", "float32", 2],
+        "writing arrays / LMDB's put in a loop": writing(),
+        "converting on Ray / on the local engine": steady_on_ray(),
+        "DataLoader with a worker, at worst / LMDB by hand": worst_in_workers(),
+        "crops of 2K photographs / patches cut before": crops_of_patches(),
     }
-
-
-def writing(results: Path = RESULTS) -> float:
-    """Return the speed of `write` as a share of that of a loop over LMDB's put."""
-    found = {row["name"]: row["seconds"] for row in read("write", results)["figures"]}
-    turns = zip(found["LMDB put, by hand"], found["arrays, 1 worker"], strict=True)
-    return statistics.median(theirs / ours for theirs, ours in turns)
-
-
-def on_ray(results: Path = RESULTS) -> float:
-    """Return the steady speed of converting on Ray as a share of that of the local engine."""
-    engines = read("engines", results)["images a second"]
-    steady = {
-        name: statistics.median(turn["steady_images_per_s"] for turn in engines[name]) for name in ("ray", "local")
-    }
-    return steady["ray"] / steady["local"]
-
-
-def reading(results: Path = RESULTS) -> dict[tuple[str, int, int], dict[str, Any]]:
-    """Return the best row of reading by store, batch size and workers."""
-    best: dict[tuple[str, int, int], dict[str, Any]] = {}
-    for row in read("read", results)["figures"]:
-        key = tuple(row["setting"][name] for name in ("store", "batch_size", "workers"))
-        if key not in best or row["pairs_per_s"] > best[key]["pairs_per_s"]:
-            best[key] = row
-    return best
-
-
-def worst_in_workers(results: Path = RESULTS) -> float:
-    """Return the least speed of torch's DataLoader with workers over a dataset, as a share of that of LMDB by hand."""
-    best = reading(results)
-    return min(
-        row["pairs_per_s"] / best["LMDB by hand", batch_size, workers]["pairs_per_s"]
-        for (store, batch_size, workers), row in best.items()
-        if store.startswith("LMDBDataset") and workers
-    )
 
 
 # --- Charts ---
@@ -182,9 +138,9 @@ def behind_chart(found: Mapping[str, float]) -> Figure:
     return figure
 
 
-def draw(results: Path = RESULTS) -> dict[str, str]:
+def draw() -> dict[str, str]:
     """Return the drawings by their names."""
-    found, sizes, shares = loading(results), by_batch(results), behind(results)
+    found, sizes, shares = loading(), by_batch(), behind()
     told = "; ".join(
         f"{kind}: " + ", ".join(f"{name} {value:,.0f}" for name, value in ways.items()) for kind, ways in found.items()
     )

@@ -41,8 +41,8 @@ def test_the_charts_are_current(charts: ModuleType) -> None:
 
 def test_the_bars_are_the_figures_of_the_results(charts: ModuleType) -> None:
     (photographs, pairs) = charts.loading().values()
-    text = (charts.RESULTS / "images.md").read_text("utf-8")
-    assert f"| {photographs['Loader, JPEG files']:,.0f} |" in text
-    assert f"| {photographs['DataLoader, files, Pillow']:,.0f} |" in text
-    text = (charts.RESULTS / "loader.md").read_text("utf-8")
-    assert len(pairs) == 3 and all(f"| {speed:,.0f} |" in text for speed in pairs.values())
+    text = (FOLDER / "results" / "images.md").read_text("utf-8")
+    assert f" {photographs['Loader, JPEG files']:,.0f} |" in text
+    assert f" {photographs['DataLoader, files, Pillow']:,.0f} |" in text
+    text = (FOLDER / "results" / "loader.md").read_text("utf-8")
+    assert len(pairs) == 3 and all(f" {speed:,.0f} |" in text for speed in pairs.values())
