@@ -117,7 +117,7 @@ _GPU_PANELS: tuple[tuple[str, tuple[tuple[str, str, str, str], ...]], ...] = (
         ("images", "FFCV", "original", "FFCV"),
         ("dataloaders", "DataLoader, folder, Pillow", "photos", "DataLoader"),
     )),
-    ("Pairs of patches, 96 and 48, 16 cores", (
+    ("Patches of 96 and 48, 16 cores", (
         ("pairs", "Loader", "pairs_raw", "lmdbloader"),
         ("pairs", "FFCV", "pairs", "FFCV"),
         ("dataloaders", "DataLoader, PNG files, Pillow", "pairs_png", "DataLoader"),

@@ -1,4 +1,4 @@
-"""The snippets of README.md and docs/ run: every Python block, and every command of this package.
+"""The snippets of README.md, docs/ and skills/ run: every Python block, and every command of this package.
 
 A block after `<!-- no-test -->` is left out, one after `<!-- needs: package -->` where the package is not installed.
 """
@@ -25,7 +25,10 @@ ROOT = Path(__file__).resolve().parent.parent
 GENERATED = "<!-- generated: "
 DOCUMENTS = [
     path
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+    for path in (
+        ROOT / "README.md",
+        *(page for folder in ("docs", "skills") for page in sorted((ROOT / folder).rglob("*.md"))),
+    )
     if GENERATED not in path.read_text("utf-8")
 ]
 PYTHON, SHELL = {"python", "py"}, {"bash", "console", "sh", "shell"}
