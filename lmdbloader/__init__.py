@@ -71,12 +71,14 @@ _HOMES = {
 __all__ = ["__version__", *sorted((*_HOMES, *_MODULES))]
 
 
-def __getattr__(name: str) -> object:
-    if name in _MODULES:
-        return importlib.import_module(f"lmdbloader.{name}")
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"lmdbloader.{_HOMES[name]}"), name)
-    raise AttributeError(f"module 'lmdbloader' has no attribute {name!r}")
+if not TYPE_CHECKING:  # A type checker that saw it would take every name for one that exists.
+
+    def __getattr__(name: str) -> object:
+        if name in _MODULES:
+            return importlib.import_module(f"lmdbloader.{name}")
+        if name in _HOMES:
+            return getattr(importlib.import_module(f"lmdbloader.{_HOMES[name]}"), name)
+        raise AttributeError(f"module 'lmdbloader' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -174,6 +174,22 @@ def check_metadata(paths: Sequence[Path], folder: Path) -> None:
     run([programs / "python", "-m", "twine", "check", "--strict", *paths], folder, path=programs)
 
 
+def check_types(programs: Path, folder: Path) -> None:
+    """Have pyright check a strict project that uses the installed package; left out where Node.js is missing."""
+    node = shutil.which("node")
+    if node is None:
+        print("pyright: left out, because Node.js is not installed", flush=True)
+        return
+    tools = make_environment(folder / "pyright")
+    pip_install(tools, folder, "pyright")
+    project = shutil.copytree(ROOT / "tests" / "data" / "typed_project", folder / "typed_project")
+    (project / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict"}\n', "utf-8")
+    # Of the programs it needs node.
+    path = Path(f"{tools}{os.pathsep}{Path(node).parent}")
+    run([tools / "pyright", "--pythonpath", programs / "python", "--project", project], project, path=path)
+    print("pyright: a strict project that uses the package has no errors", flush=True)
+
+
 def check(dist: Path, folder: Path) -> list[str]:
     """Check what is in dist/ and print what was found; return the limits that are exceeded.
 
@@ -200,6 +216,7 @@ def check(dist: Path, folder: Path) -> list[str]:
     pip_install(programs, folder, wheel)
     print(f"{wheel.name} in a new environment:", flush=True)
     seconds = try_it(programs, folder / "wheel")
+    check_types(programs, folder)
     sizes = installed_sizes(programs, folder)
     print("".join(f"  {mib:8.1f} MiB  {name}\n" for name, mib in sizes.items() if mib >= 0.1), end="")
     print(f"  {sum(sizes.values()):8.1f} MiB  together, without torch and what only torch needs")

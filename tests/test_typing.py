@@ -38,15 +38,19 @@ def public_names() -> list[str]:
     return names
 
 
-def test_a_strict_project_is_free_of_errors_and_every_public_name_has_a_type(tmp_path: Path) -> None:
+def test_a_strict_project_has_no_errors_and_every_public_name_has_a_type_and_no_other_exists(tmp_path: Path) -> None:
     names = public_names()
-    modules = "".join(f"import lmdbloader.{module}\n" for module in MODULES)
-    program = tmp_path / "names.py"
-    lines = [f"reveal_type({name})" for name in names]
+    places = ["lmdbloader", *(f"lmdbloader.{module}" for module in MODULES)]
+    unknown = [f"{place}.no_such_name" for place in places]
     source = (PROJECT / "training.py").read_text("utf-8")
-    program.write_text("\n".join([source, modules, *lines]) + "\n", "utf-8")
+    imports = [f"import {place}" for place in places]
+    lines = [source, *imports, *unknown, *(f"reveal_type({name})" for name in names)]
+    program = tmp_path / "names.py"
+    program.write_text("\n".join(lines) + "\n", "utf-8")
     said = check(program, tmp_path)
-    assert [line for line in said.splitlines() if ": error:" in line] == []
+    errors = [line for line in said.splitlines() if ": error:" in line]
+    assert [line for line in errors if "no_such_name" not in line] == []
+    assert len(errors) == len(unknown)
     revealed = re.findall(r'Revealed type is "(.*)"', said)
     assert len(revealed) == len(names)
     assert [name for name, kind in zip(names, revealed, strict=True) if kind in ("Any", "builtins.object")] == []

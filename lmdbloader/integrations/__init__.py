@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 __all__ = ["accelerate", "basicsr", "fastai", "keras", "lightning", "timm", "transformers"]
 
 
-def __getattr__(name: str) -> ModuleType:
-    if name in __all__:
-        return importlib.import_module(f"lmdbloader.integrations.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
+if not TYPE_CHECKING:  # A type checker that saw it would take every name for one that exists.
+
+    def __getattr__(name: str) -> ModuleType:
+        if name in __all__:
+            return importlib.import_module(f"lmdbloader.integrations.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
 
 
 def __dir__() -> list[str]:

@@ -24,14 +24,15 @@ if TYPE_CHECKING:
     from lmdbloader.lab.tuning import tune as tune
 
 # Each loads when it is first used: a plan needs no torch, and a profile no model.
-__getattr__, __dir__, __all__ = lazy(
-    __name__,
-    {
-        "checkup": "Checkup doctor",
-        "example_times": "ExampleTimes time_examples",
-        "planning": "Plan plan",
-        "profiling": "Profile Recorder StepTimer profile rehearse",
-        "study": "Study bench",
-        "tuning": "Tuning tune",
-    },
-)
+if not TYPE_CHECKING:  # A type checker that saw it would take every name for one that exists.
+    __getattr__, __dir__, __all__ = lazy(
+        __name__,
+        {
+            "checkup": "Checkup doctor",
+            "example_times": "ExampleTimes time_examples",
+            "planning": "Plan plan",
+            "profiling": "Profile Recorder StepTimer profile rehearse",
+            "study": "Study bench",
+            "tuning": "Tuning tune",
+        },
+    )

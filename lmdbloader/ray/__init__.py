@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from lmdbloader.ray.writing import write_lmdb as write_lmdb
 
 # Ray itself is imported by the calls that need it, and by the modules that derive from its classes.
-__getattr__, __dir__, __all__ = lazy(
-    __name__, {"converting": "convert", "reading": "read_lmdb", "writing": "write_lmdb"}
-)
+if not TYPE_CHECKING:  # A type checker that saw it would take every name for one that exists.
+    __getattr__, __dir__, __all__ = lazy(
+        __name__, {"converting": "convert", "reading": "read_lmdb", "writing": "write_lmdb"}
+    )

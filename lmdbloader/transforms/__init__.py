@@ -47,18 +47,19 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    if not name.startswith("_") or name == "__all__":
-        operations = importlib.import_module(f"{__name__}.operations")
-        if name == "__all__":
-            own = (each.__name__ for each in (BatchFunction, Geometry, Transform, WithIndices, thread_safe))
-            return sorted([*operations.__all__, *_HOMES, *own])
-        if name in operations.__all__:
-            return getattr(operations, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # A type checker that saw it would take every name for one that exists.
 
+    def __getattr__(name: str) -> Any:
+        if name in _HOMES:
+            return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        if not name.startswith("_") or name == "__all__":
+            operations = importlib.import_module(f"{__name__}.operations")
+            if name == "__all__":
+                own = (each.__name__ for each in (BatchFunction, Geometry, Transform, WithIndices, thread_safe))
+                return sorted([*operations.__all__, *_HOMES, *own])
+            if name in operations.__all__:
+                return getattr(operations, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__getattr__("__all__")})
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__getattr__("__all__")})

@@ -62,11 +62,15 @@ def train(model: torch.nn.Module, path: Path) -> dict[str, float]:
             loss = step(model, lr, hr)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]  # torch declares no types here
-            optimizer.step()
+            optimizer.step()  # pyright: ignore[reportUnknownMemberType]  # nor here
     except errors.CorruptError as error:
         raise SystemExit(str(error)) from error
     train_loader.load_state_dict(train_loader.state_dict())
-    profile = lab.profile(val_loader, lambda pair: step(model, *pair), steps=10)
+
+    def run(pair: tuple[Tensor, Tensor]) -> Tensor:
+        return step(model, *pair)
+
+    profile = lab.profile(val_loader, run, steps=10)
     scores = superres.score(lambda image: superres.bicubic(image, 2), LMDBDataset(path), scale=2)
     mixed = MixUp(num_classes=10)
     return {"stall": profile.stall, "psnr": scores.psnr, "batches": float(len(train_loader)), "mixed": len(str(mixed))}
