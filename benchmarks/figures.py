@@ -330,7 +330,8 @@ _DATALOADER = ("dataloaders", "DataLoader, folder, Pillow", "photos")
 _ROW = "| {name} | {:.2f} ± {:.2f} | {:.2f} ± {:.2f} |"
 FIGURES: tuple[Figure, ...] = (
     Figure(README, "whole 2K photographs: {:,.0f} pairs per second.", one(crops, "whole images")),
-    Figure(README, "over the PNG files: {:.1f}.", one(crops, "whole PNG")),
+    Figure(README, "over the PNG files: {:.1f};", one(crops, "whole PNG")),
+    Figure(README, "that were cut before: {:,.0f}.", one(crops, "PNG sub-images")),
     Figure(
         README, "to 224 x 224: {:,.0f} images per second. FFCV: {:,.0f}. torch's `DataLoader`: {:,.0f}.",
         several((cores, "images", "Loader", "original"), (cores, "images", "FFCV", "original"), (cores, *_DATALOADER)),

@@ -296,7 +296,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="Then: lmdbloader convert OUT/DIV2K_train_HR train.lmdb --patch-size 96 --stride 96 --scale 2",
+        epilog="Then: lmdbloader convert OUT/DIV2K_train_HR train.lmdb --scale 2",
     )
     parser.add_argument(
         "out", type=Path, metavar="OUT", help="folder to download into and to unpack in; made if absent"

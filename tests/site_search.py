@@ -3,7 +3,7 @@
 # Each page, and what people look for who must find it among the first three.
 _SOUGHT = {
     "installation": "install, pip, conda, wheel, Docker, Windows, macOS, aarch64, glibc, pillow-simd",
-    "faq": "FAQ, license, citation, cite, contributing, LitData, HDF5, TFRecord, DALI, MosaicML, Parquet, glossary",
+    "faq": "FAQ, license, citation, cite, LitData, HDF5, TFRecord, DALI, MosaicML, Parquet, glossary",
     "troubleshooting": """
         troubleshooting, OOM, out of memory, deadlock, hang, hangs, freeze, bus error, shm, too many open
         files, MDB_MAP_FULL, MDB_READERS_FULL, NCCL timeout, killed, No space left on device, memory leak,
