@@ -216,7 +216,7 @@ def _warn_of_one_draw(function: Any) -> None:
 
     names = sorted({type(part).__name__ for part in random_parts(function)})
     if names:
-        compiled = [name for name in names if name in transforms.__all__]
+        compiled = [name for name in names if name in dir(transforms)]
         own = f" lmdbloader.transforms.{compiled[0]} is compiled, and draws for each sample." if compiled else ""
         warnings.warn(
             f"transforms: torchvision's {', '.join(names)} draws once for a whole batch, so all of its samples change "
