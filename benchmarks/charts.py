@@ -1,29 +1,25 @@
-"""Draws the charts of docs/benchmarks.md from the stored results; no number is typed by hand.
+"""Draws the charts of docs/benchmarks/index.md from the stored results; no number is typed by hand.
 
     python benchmarks/charts.py
 
-The results are the tables in docs/benchmarks/tables.md, as the other scripts printed them, and benchmarks/results.
+The results are the files in benchmarks/results that the other scripts wrote.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import re
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from drawing import DATALOADER, FOLDER, INK, LOADER, Look, begin, draw_lines, drawing
+from figures import crops_of_patches, read, steady_on_ray, worst_in_workers, writing
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 ROOT = Path(__file__).resolve().parent.parent
-TABLES = ROOT / "docs" / "benchmarks" / "tables.md"
-RESULTS = ROOT / "benchmarks" / "results"
 PICTURES = ROOT / "docs" / "benchmarks" / "pictures"
-Rows = list[dict[str, str]]
 
 _OURS, _PEER = Look("Loader", LOADER, "s", "none"), Look("other ways", FOLDER, "s", "none")
 _SOURCES = (
@@ -32,98 +28,53 @@ _SOURCES = (
     Look("DataLoader (files)", FOLDER, "^", ":"),
 )
 _BAR_HEIGHT = 0.28
-_BY_HAND = "x by hand, same batch"
 
 
 # --- Results ---
 
 
-def rows_of(text: str, section: str, column: str) -> Rows:
-    """Return the rows of the first table below a heading that has a column, each by the names of its columns.
-
-    Raises:
-        ValueError: There is no such table.
-    """
-    _, _, rest = text.partition(f"\n## {section}\n")
-    below = re.split(r"^## ", rest, maxsplit=1, flags=re.MULTILINE)[0]
-    for found in re.findall(r"(?:^\|.*\n)+", below, re.MULTILINE):
-        head, _, *body = ([cell.strip() for cell in line.strip("|").split("|")] for line in found.splitlines())
-        if column in head:
-            return [dict(zip(head, cells, strict=True)) for cells in body]
-    raise ValueError(f"{TABLES}: no table with the column {column!r} below the heading {section!r}")
-
-
-def value_of(cell: str) -> float:
-    """Return the number in a cell.
-
-    >>> value_of("70,784"), value_of("69%")
-    (70784.0, 69.0)
-    """
-    return float(cell.replace(",", "").removesuffix("%"))
-
-
-def loading(text: str) -> dict[str, dict[str, float]]:
+def loading() -> dict[str, dict[str, float]]:
     """Return samples per second, by kind of samples and by way of loading; each way with its best setting."""
-    pairs = rows_of(text, "The Loader", "x by hand, best setting")
-    images = rows_of(text, "Class folders of JPEGs", "of decoding")
+    images, pairs = read("images")["speed"], read("loader")["pairs"]
     names = {
         "folder, Pillow": "DataLoader, files, Pillow", "LMDB of the files, Pillow": "DataLoader, LMDB, Pillow",
         "decoding whole files only": "decoding alone (simplejpeg)", "original": "Loader, JPEG files",
         "recoded": "Loader, recoded JPEGs", "raw256": "Loader, pixels",
     }  # fmt: skip
+    ways = {"LMDB by hand": "DataLoader, LMDB by hand", "Loader lz4": "Loader, lz4", "Loader raw": "Loader, pixels"}
+    photographs: dict[str, float] = {}
+    for name, pixels, batch_size, _, speed in images:
+        if (pixels, batch_size) == (224, 64) and name in names:
+            photographs[names[name]] = max(photographs.get(names[name], 0.0), speed)
     # Checksums are verified in all but the rows that say otherwise.
     best: dict[str, float] = {}
-    for row in pairs:
-        if row["float32 made in, or checksums"] != "not verified":
-            best[row[""]] = max(best.get(row[""], 0.0), value_of(row["pairs/s"]))
-    ways = {"LMDB by hand": "DataLoader, LMDB by hand", "Loader lz4": "Loader, lz4", "Loader raw": "Loader, pixels"}
+    for name, _, _, detail, speed in pairs:
+        if detail != "not verified" and name in ways:
+            best[ways[name]] = max(best.get(ways[name], 0.0), speed)
     return {
-        "photographs of 500 x 375 pixels, random crops to 224": {
-            names[row[""]]: value_of(row["images/s"])
-            for row in images
-            if row["pixels"] == "224" and row["batch"] == "64" and row[""] in names
-        },
-        "pairs of patches, 96 and 48 pixels, turned at random": {ways[name]: value for name, value in best.items()},
+        "photographs of 500 x 375 pixels, random crops to 224": photographs,
+        "pairs of patches, 96 and 48 pixels, turned at random": best,
     }
 
 
-def by_batch(text: str) -> dict[str, dict[Look, list[tuple[float, float]]]]:
+def by_batch() -> dict[str, dict[Look, list[tuple[float, float]]]]:
     """Return samples per second by batch size of each source: a dict for each size of crops."""
+    looks = dict(zip(("lmdbloader", "dataloader", "folder"), _SOURCES, strict=True))
     found: dict[str, dict[Look, list[tuple[float, float]]]] = {}
-    for row in rows_of(text, "Batch sizes 8 to 128: lmdbloader bench", "Loader, samples/s"):
-        ours, size = value_of(row["Loader, samples/s"]), float(row["batch"])
+    for row in read("bench")["rows"]:
         curves = found.setdefault(f"crops of {row['crop']} pixels", {})
-        curves.setdefault(_SOURCES[0], []).append((size, ours))
-        for look in _SOURCES[1:]:
-            curves.setdefault(look, []).append((size, ours / value_of(row[f"x {look.label}"])))
+        speed = statistics.median(row["turns"])
+        curves.setdefault(looks[row["source"]], []).append((row["batch_size"], speed))
     return found
 
 
-def behind(text: str, results: Path) -> dict[str, float]:
+def behind() -> dict[str, float]:
     """Return where this package is not ahead: its speed as a share of another way's."""
-    stored = json.loads((results / "write.json").read_text("utf-8"))
-    writing = {row["name"]: row["seconds"] for row in stored["figures"]}
-    turns = zip(writing["LMDB put, by hand"], writing["arrays, 1 worker"], strict=True)
-    engines = json.loads((results / "engines.json").read_text("utf-8"))["images a second"]
-    steady = {
-        name: statistics.median(turn["steady_images_per_s"] for turn in engines[name]) for name in ("ray", "local")
-    }
-    (decoding,) = (
-        row for row in rows_of(text, "Converting", "converting against it") if row["job"] == "decode only: Pillow"
-    )
-    # The second table of reading has worker processes.
-    title = "With worker processes"
-    in_workers = rows_of(text.replace(f"\n{title} ", f"\n## {title}\n"), title, _BY_HAND)
-    worst = min(value_of(row[_BY_HAND]) for row in in_workers if row["store"].startswith("LMDBDataset"))
-    (crop,) = (
-        row for row in rows_of(text, "The Loader", "stored patches/s") if (row[""], row["threads"]) == ("float32", "2")
-    )
     return {
-        "writing arrays / LMDB's put in a loop": statistics.median(theirs / ours for theirs, ours in turns),
-        "converting on Ray / on the local engine": steady["ray"] / steady["local"],
-        "converting PNG files / decoding them by Pillow": value_of(decoding["converting against it"]) / 100,
-        "DataLoader with a worker, at worst / LMDB by hand": worst,
-        "crops of 2K photographs / patches cut before": value_of(crop["ratio"]),
+        "writing arrays / LMDB's put in a loop": writing(),
+        "converting on Ray / on the local engine": steady_on_ray(),
+        "DataLoader with a worker, at worst / LMDB by hand": worst_in_workers(),
+        "crops of 2K photographs / patches cut before": crops_of_patches(),
     }
 
 
@@ -187,10 +138,9 @@ def behind_chart(found: Mapping[str, float]) -> Figure:
     return figure
 
 
-def draw(tables: Path = TABLES, results: Path = RESULTS) -> dict[str, str]:
+def draw() -> dict[str, str]:
     """Return the drawings by their names."""
-    text = tables.read_text("utf-8")
-    found, sizes, shares = loading(text), by_batch(text), behind(text, results)
+    found, sizes, shares = loading(), by_batch(), behind()
     told = "; ".join(
         f"{kind}: " + ", ".join(f"{name} {value:,.0f}" for name, value in ways.items()) for kind, ways in found.items()
     )

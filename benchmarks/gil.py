@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=12_800, help="pairs of 96 and 48 px (default 12,800)")
     parser.add_argument("--folder", type=Path, help="keep the dataset here (default: a temporary folder)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to a file")
-    parser.add_argument("--markdown", action="store_true", help="print the table for docs/benchmarks/tables.md")
+    parser.add_argument("--markdown", action="store_true", help="print the tables in Markdown")
     parser.add_argument("--quick", action="store_true", help="a few seconds: does it still run?")
     options = parser.parse_args()
     if options.quick:

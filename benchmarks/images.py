@@ -242,7 +242,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=1.0, help="length of a turn (default 1)")
     parser.add_argument("--folder", type=Path, help="keep the files here (default: a temporary folder)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to a file")
-    parser.add_argument("--markdown", action="store_true", help="print the tables for docs/benchmarks/tables.md")
+    parser.add_argument("--markdown", action="store_true", help="print the tables in Markdown")
     parser.add_argument("--quick", action="store_true", help="some seconds: does it still run?")
     options = parser.parse_args(arguments)
     if options.quick:

@@ -212,7 +212,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--reading-workers", type=int, nargs="+", default=[0, 2], metavar="N")
     parser.add_argument("--folder", type=Path, help="write here (default: a temporary folder)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to a file")
-    parser.add_argument("--markdown", action="store_true", help="print the tables for docs/benchmarks/tables.md")
+    parser.add_argument("--markdown", action="store_true", help="print the tables in Markdown")
     parser.add_argument("--quick", action="store_true", help="a few seconds: does it still run?")
     parser.add_argument("--job", nargs="+", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)

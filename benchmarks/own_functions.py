@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import photographs, table
+from common import photographs, print_sections, table
 
 import lmdbloader
 from lmdbloader.transforms import CompiledFunction, Normalize, RandomSolarize, ToDtype
@@ -139,7 +138,9 @@ def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--images", type=int, default=640, help="images of each size")
     parser.add_argument("--batch-size", type=int, default=BATCH)
     parser.add_argument("--turns", type=int, default=15, help="epochs of each way")
-    parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--folder", type=Path, help="write the images here (default: a temporary folder)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to a file")
+    parser.add_argument("--markdown", action="store_true", help="print the tables in Markdown")
     return parser.parse_args(arguments)
 
 
@@ -148,9 +149,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     options = parse_options()
-    with tempfile.TemporaryDirectory() as folder:
-        for title, _, text in run(Path(folder), options):
-            print(f"{title}\n\n{text}")
+    print_sections(lambda folder: run(folder, options), f"Medians of {options.turns} turns", options)
 
 
 if __name__ == "__main__":

@@ -296,7 +296,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=0.5, help="length of a turn (default 0.5)")
     parser.add_argument("--folder", type=Path, help="keep the stores here (default: a temporary folder)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to a file")
-    parser.add_argument("--markdown", action="store_true", help="print the tables for docs/benchmarks/tables.md")
+    parser.add_argument("--markdown", action="store_true", help="print the tables in Markdown")
     parser.add_argument("--quick", action="store_true", help="a few seconds: does it still run?")
     parser.add_argument("--memory-of", choices=names, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)

@@ -187,7 +187,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=4, help="with each fraction (default 4)")
     parser.add_argument("--folder", type=Path, help="keep the dataset here (default: a temporary folder)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to a file")
-    parser.add_argument("--markdown", action="store_true", help="print the tables for docs/benchmarks/tables.md")
+    parser.add_argument("--markdown", action="store_true", help="print the tables in Markdown")
     parser.add_argument("--quick", action="store_true", help="some seconds: does it still run?")
     options = parser.parse_args(arguments)
     if options.quick:

@@ -151,7 +151,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7, help="processes for each figure (default 7)")
     parser.add_argument("--folder", type=Path, help="keep the datasets here (default: a temporary folder)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to a file")
-    parser.add_argument("--markdown", action="store_true", help="print the table for docs/benchmarks/tables.md")
+    parser.add_argument("--markdown", action="store_true", help="print the tables in Markdown")
     parser.add_argument("--quick", action="store_true", help="a few seconds: does it still run?")
     options = parser.parse_args()
     if options.quick:

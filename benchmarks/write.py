@@ -184,7 +184,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=5, help="turns of every job (default 5)")
     parser.add_argument("--folder", type=Path, help="write here (default: a temporary folder)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to a file")
-    parser.add_argument("--markdown", action="store_true", help="print the table for docs/benchmarks/tables.md")
+    parser.add_argument("--markdown", action="store_true", help="print the tables in Markdown")
     parser.add_argument("--quick", action="store_true", help="a few seconds: does it still run?")
     return parser.parse_args(arguments)
 

@@ -22,6 +22,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURES = ROOT / "docs" / "pictures"
+CROPS = ROOT / "benchmarks" / "results" / "crops.json"
 GPU_RESULTS = ROOT / "benchmarks" / "results" / "gpu"
 CHART, PICTURE = "speed.svg", "superresolution.png"
 
@@ -103,19 +104,20 @@ class Chart:
 
 # --- Results to chart; those of benchmarks/peers can get a function like this one ---
 
+# The first panel: the ways of benchmarks/crops.py, with the names of their bars.
+_CROPS = {
+    "whole images, Loader": "lmdbloader",
+    "PNG sub-images, DataLoader": "sub-images",
+    "whole PNG files, DataLoader": "PNG files",
+}
 # Title of a panel; figure, loader, dataset and name of each bar.
 _GPU_PANELS: tuple[tuple[str, tuple[tuple[str, str, str, str], ...]], ...] = (
-    ("JPEG files, crops to 224", (
+    ("JPEG files to 224, 16 cores", (
         ("images", "Loader", "original", "lmdbloader"),
         ("images", "FFCV", "original", "FFCV"),
         ("dataloaders", "DataLoader, folder, Pillow", "photos", "DataLoader"),
     )),
-    ("Stored as pixels, crops to 224", (
-        ("images", "Loader", "raw256", "lmdbloader"),
-        ("images", "FFCV", "raw256", "FFCV"),
-        ("dataloaders", "DataLoader, folder, Pillow", "photos", "DataLoader"),
-    )),
-    ("Pairs of patches, 96 and 48", (
+    ("Patches of 96 and 48, 16 cores", (
         ("pairs", "Loader", "pairs_raw", "lmdbloader"),
         ("pairs", "FFCV", "pairs", "FFCV"),
         ("dataloaders", "DataLoader, PNG files, Pillow", "pairs_png", "DataLoader"),
@@ -123,10 +125,21 @@ _GPU_PANELS: tuple[tuple[str, tuple[tuple[str, str, str, str], ...]], ...] = (
 )  # fmt: skip
 
 
-def gpu_chart(folder: Path) -> Chart:
-    """Return the chart of the newest run of benchmarks/gpu: each loader with its best number of threads or workers.
+def crops_panel(stored: Path) -> Panel:
+    """Return the panel of crops.py's results: each way with its best number of workers or threads."""
+    bars = []
+    for way, name in _CROPS.items():
+        rows = [row for row in json.loads(stored.read_text("utf-8"))["Random crops"] if row["way"] == way]
+        best = max(rows, key=lambda row: row["pairs_per_s"])
+        bars.append(Bar(name, tuple(best["turns"]), best["pairs_per_s"], name == "lmdbloader"))
+    return Panel("Crops of 2K photographs, 2 cores", tuple(bars))
+
+
+def readme_chart(crops: Path, folder: Path) -> Chart:
+    """Return the chart of crops.py and of the newest run of benchmarks/gpu.
 
     Args:
+        crops: What crops.py has stored.
         folder: Has a folder for each run, named by its date.
 
     Raises:
@@ -142,15 +155,17 @@ def gpu_chart(folder: Path) -> Chart:
     figures = document["figures"]
     panels = [Panel(title, tuple(_best(figures, *bar) for bar in bars)) for title, bars in _GPU_PANELS]
     date, machine = run.name[:10], _machine(run)
+    processor = json.loads(crops.read_text("utf-8"))["environment"]["processor"]
     return Chart(
-        "Samples per second, augmented, as float32 batches of 128",
-        tuple(panels),
+        "Samples per second, augmented, as float32 batches",
+        (crops_panel(crops), *panels),
         (
-            f"{date}, {figures['cores']['cores']} cores of an {machine}, without the GPU. Median of the turns; lines "
-            "on the bars: slowest to fastest turn.",
-            "DataLoader: torch's, over image files, with Pillow. FFCV: without checksums. Each with its best number of "
-            "threads or workers.",
-            f"python benchmarks/gpu/run.py --pack benchmarks/gpu/pack --stages correct cores --out DIR   ({run.name})",
+            f"2 cores ({processor}): pairs of crops, HR 192 x 192 and LR 96 x 96, batches of 16. Sub-images, PNG "
+            "files: torch's DataLoader, Pillow.",
+            f"{figures['cores']['cores']} cores ({machine}, without the GPU, {date}): batches of 128. DataLoader: "
+            "torch's, over the files, Pillow.",
+            "Each with its best number of threads or workers; FFCV without checksums. Medians; lines on the bars: "
+            "slowest to fastest turn.",
         ),
     )
 
@@ -185,7 +200,8 @@ def draw_chart(chart: Chart) -> str:
     top = 78
     height = top + rows * _ROW + 18 * len(chart.lines) + 18
     told = "; ".join(
-        f"{panel.title}: " + ", ".join(f"{bar.name} {bar.median:,.0f}" for bar in panel.bars) for panel in chart.panels
+        f"{panel.title}: " + ", ".join(f"{bar.name} {_speed(bar.median)}" for bar in panel.bars)
+        for panel in chart.panels
     )
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" '
@@ -206,6 +222,10 @@ def draw_chart(chart: Chart) -> str:
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
+def _speed(value: float) -> str:
+    return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
+
+
 def _draw_panel(panel: Panel, x: float, top: int, width: float, names: int) -> list[str]:
     most = max(value for bar in panel.bars for value in bar.turns)
     fastest = max(bar.median for bar in panel.bars)
@@ -222,7 +242,7 @@ def _draw_panel(panel: Panel, x: float, top: int, width: float, names: int) -> l
             f"{escape(bar.name)}</text>",
             f'<rect class="{"ours" if bar.is_ours else "peer"}" x="{left:.1f}" y="{y}" '
             f'width="{max(end - left, 1):.1f}" height="{_BAR}"/>',
-            f'<text class="value{best}" x="{max(end, high) + 6:.1f}" y="{y + 12}">{bar.median:,.0f}</text>',
+            f'<text class="value{best}" x="{max(end, high) + 6:.1f}" y="{y + 12}">{_speed(bar.median)}</text>',
         ]
         if high > low:
             parts.append(f'<path class="range" d="M{low:.1f} {y + _BAR / 2}H{high:.1f}"/>')
@@ -334,11 +354,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=PICTURES, metavar="DIR", help="default: docs/pictures")
     parser.add_argument("--results", type=Path, default=GPU_RESULTS, metavar="DIR", help="default: of benchmarks/gpu")
+    parser.add_argument("--crops", type=Path, default=CROPS, metavar="FILE", help="default: of benchmarks/crops.py")
     parser.add_argument("--picture", action="store_true", help="the picture as well, which takes a minute or two")
     parser.add_argument("--steps", type=int, default=400, help="of training, for the picture (default: 400)")
     options = parser.parse_args(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
-    drawings = {CHART: draw_chart(gpu_chart(options.results)), **draw_badges()}
+    drawings = {CHART: draw_chart(readme_chart(options.crops, options.results)), **draw_badges()}
     for name, text in drawings.items():
         (options.out / name).write_text(text, "utf-8")
     if options.picture:

@@ -3,7 +3,7 @@
     python scripts/frameworks.py                  # the environment, if it is not there, and the tests
     python scripts/frameworks.py -k lightning     # other options go to pytest
 
-The last lines name what was seen, for the table of docs/reference/frameworks.md.
+The last lines name what was seen, for the table of docs/how-to/frameworks.md.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ TESTS = (
 )
 PAGES = tuple(
     f"tests/test_snippets.py::test_the_snippets_of_a_document_run[docs/how-to/{name}.md]"
-    for name in ("frameworks", "frameworks-more", "ray")
+    for name in ("frameworks", "parts")
 )
 VERSIONS = "import importlib.metadata as m, sys; print(*(f'{n} {m.version(n)}' for n in sys.argv[1:]), sep='\\n')"
 

@@ -27,6 +27,7 @@ REFERENCE = ROOT / "docs" / "reference"
 MARKER = re.compile(r"^<!-- generated: (?P<what>\S+) -->\n(?:.*?\n)??<!-- end -->$", re.MULTILINE | re.DOTALL)
 _WIDTH = 88
 _FLAG = re.compile(r"\s*# doctest: \+\w+(?=$)")
+_LIKE_FUNCTIONS = {"lmdbloader.lab.Plan", "lmdbloader.lab.Profile", "lmdbloader.lab.checkup.Finding"}
 _EXPLAINING = "lmdbloader.conversion.from_files.convert"
 _REFERRING = "The other arguments are [those of `convert`](conversion.md#lmdbloaderconvert)."
 _LISTED = {"parameters": "Arguments", "attributes": "Attributes", "raises": "Errors", "warns": "Warnings"}
@@ -95,7 +96,7 @@ class Package:
 
 def section(name: str, obj: Any, *, level: int = 3) -> str:
     """Return the section of a public name: its signature and its docstring, as Markdown."""
-    parts = [f"{'#' * level} {name}", f"```python\n{signature(name.rpartition('.')[2], obj)}\n```"]
+    parts = [f"{'#' * level} {_heading(name, obj)}", f"```python\n{signature(name.rpartition('.')[2], obj)}\n```"]
     parts += _docstring(obj)
     if obj.is_class:
         for member in obj.members.values():
@@ -103,6 +104,11 @@ def section(name: str, obj: Any, *, level: int = 3) -> str:
                 parts.append(section(f"{name}.{member.name}", member, level=level + 1))
         parts += _properties(obj)
     return "\n\n".join(parts)
+
+
+def _heading(name: str, obj: Any) -> str:
+    """Return the title of a section: of a class, a function with the same letters would have the same anchor."""
+    return f"class {name}" if obj.is_class and name in _LIKE_FUNCTIONS else name
 
 
 def signature(name: str, obj: Any) -> str:
@@ -226,7 +232,7 @@ def names(package: Package, pages: Sequence[Path]) -> str:
                 obj = package.find(name)
                 first = re.split(r"(?<=\.)\s", _flat(obj.docstring.value), maxsplit=1)[0] if obj.docstring else ""
                 first = first.replace("|", "\\|")
-                anchor = name.lower().replace(".", "")
+                anchor = _heading(name, obj).lower().replace(".", "").replace(" ", "-")
                 rows.append(f"| [`{name}`]({page.name}#{anchor}) | {first} |")
     return "\n".join(["| name | |", "| --- | --- |", *sorted(rows, key=str.lower)])
 

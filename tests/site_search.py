@@ -31,6 +31,7 @@ _SOUGHT = {
         torchrun, DistributedDataParallel
     """,
     "how-to/migrate": """
+        tar shards,
         own LMDB, hand-written LMDB, lz4, unpickle, msgpack, collate_fn, RandAugment, rotation,
         Albumentations, ImageFolder, FFCV, migrate, WebDataset, tar
     """,
@@ -57,7 +58,7 @@ _SOUGHT = {
         COCO, YOLO, annotations, segmentation, mask, masks, semantic segmentation, bounding box, object
         detection, detection, keypoints
     """,
-    "how-to/remote": "tar shards, fsspec, S3, object storage, streaming, cache, GCS, bucket",
+    "how-to/remote": "fsspec, S3, object storage, streaming, cache, GCS, bucket",
     "how-to/write": "numpy, torchvision dataset, Hugging Face datasets",
     "how-to/look": "extract, preview, visualize",
     "how-to/train-sr": "super-resolution, SRCNN, DIV2K, PSNR",

@@ -63,6 +63,7 @@ def tables(text: str) -> list[list[list[str]]]:
 
 ORDERS = ["random", "quasi_random", "sequential"]
 READ = [name for _ in range(4) for name in ("LMDB by hand", "LMDBDataset lz4")]
+CROPS = ["whole PNG files, DataLoader", "PNG sub-images, DataLoader", *["whole images, Loader"] * 2]
 JOBS = ["lmdbloader.convert", "decode only: Pillow", "decode only: lmdbloader", "write only"]
 IMAGES = [
     "folder, Pillow", "LMDB of the files, Pillow", "decoding whole files only", "original", "recoded", "jpg", "raw256",
@@ -75,6 +76,7 @@ WRITTEN = [
 BENCHMARKS = {
     "clips.py": (1, ["single frames", "windows of 5", "windows of 15"] * 2, 0),
     "convert.py": (1, JOBS, 0),
+    "crops.py": (2, CROPS, 0),
     "degradations.py": (3, ["real_esrgan", "neosr", "bsrgan", "bsrgan_plus", "trainner_redux", "first_order"], 0),
     "gil.py": (1, ["4", "4", "4", "16", "16", "16"], 0),
     "images.py --sections speed disk": (2, IMAGES * 2, 0),
@@ -167,10 +169,3 @@ def test_pairs_are_aligned_pieces_of_photographs(module: Callable[[str], Any]) -
     error = np.abs(means - pairs.lr).mean((1, 2, 3))
     assert (error < 6).all()  # a piece of another place differs by tens
     assert np.abs(means - pairs.lr[::-1]).mean() > 20
-
-
-def test_the_page_of_scale_has_the_stored_figures() -> None:
-    many = json.loads((FOLDER / "results" / "many-samples.json").read_text("utf-8"))
-    reading = many["Random reading"]
-    text = (FOLDER.parent / "docs" / "scale.md").read_text("utf-8")
-    assert f"{reading['ratio']:.2f} x" in text and f"{1e6 * reading['large']:.2f} us" in text

@@ -269,9 +269,10 @@ def test_arms_are_compared_turn_by_turn(module: Load) -> None:
 
 def test_the_stored_page_is_that_of_the_stored_results(module: Load, tmp_path: Path) -> None:
     report = module("report")
-    assert report.main(["--out", str(tmp_path / "peers.md")]) == 0
-    for name in ("peers.md", "peers-tables.md"):
-        assert (tmp_path / name).read_text("utf-8") == report.PAGE.with_name(name).read_text("utf-8")
+    page, tables = tmp_path / "peers.md", tmp_path / "tables.md"
+    assert report.main(["--out", str(page), "--tables", str(tables)]) == 0
+    assert page.read_text("utf-8") == report.PAGE.read_text("utf-8")
+    assert tables.read_text("utf-8") == report.TABLES.read_text("utf-8")
     for drawing in (tmp_path / "pictures").glob("*.svg"):
         assert drawing.read_text("utf-8") == (report.PAGE.parent / "pictures" / drawing.name).read_text("utf-8")
 

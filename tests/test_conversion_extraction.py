@@ -193,7 +193,7 @@ def test_chosen_fields_and_samples_alone_are_written(sixteen: Path, tmp_path: Pa
     assert not (tmp_path / "new").exists()
 
 
-def write_with_sources(names: list[str], path: Path) -> None:
+def write_with_sources(names: list[str], path: Path, *, tops: list[int] | None = None) -> None:
     """Make a dataset whose index says these sources, as only a hostile one would."""
     from lmdbloader.format.codecs import encode_many
     from lmdbloader.format.layout import make_field
@@ -203,7 +203,7 @@ def write_with_sources(names: list[str], path: Path) -> None:
     fields = (make_field("image", "image", "raw"),)
     count = len(names)
     pixels = encode_many(np.arange(count, dtype=np.uint8), np.ones(count, np.int64), "raw")
-    columns = {"source": names, "top": np.zeros(count, np.int64), "left": np.zeros(count, np.int64)}
+    columns = {"source": names, "top": np.array(tops or [0] * count), "left": np.zeros(count, np.int64)}
     columns |= {f"image.{k}": np.full(count, v) for k, v in (("height", 1), ("width", 1), ("channels", 1), ("bits", 8))}
     chunk = Chunk(count, {"image": pixels}, columns)
     work, description = Work(path), Description(fields, True, {}, {})
@@ -227,8 +227,16 @@ def test_hostile_source_names_stay_inside_and_lose_no_sample(tmp_path: Path) -> 
         assert decode_image((tmp_path / "inside" / "files" / line["image"]).read_bytes()).item() == value
 
 
-def test_two_samples_of_one_place_are_refused_rather_than_lost(tmp_path: Path) -> None:
-    write_with_sources(["b.png", "a.png", "a.png"], tmp_path / "db")
+def test_whole_samples_of_one_source_are_numbered(tmp_path: Path) -> None:
+    write_with_sources(["b.png", "a.png", "c.png", "a.png"], tmp_path / "db")
+    extract(tmp_path / "db", tmp_path / "files")
+    assert [line["image"] for line in table_of(tmp_path / "files")] == ["b.png", "a.png", "c.png", "a~2.png"]
+    values = [decode_image((tmp_path / "files" / f"{stem}.png").read_bytes()).item() for stem in ("b", "a", "c", "a~2")]
+    assert values == [0, 1, 2, 3]
+
+
+def test_two_patches_of_one_place_are_refused_rather_than_lost(tmp_path: Path) -> None:
+    write_with_sources(["b.png", "a.png", "a.png"], tmp_path / "db", tops=[5, 0, 0])
     with pytest.raises(DestinationError, match=r"two samples have this file name.*sample 2 \(from a\.png\)"):
         extract(tmp_path / "db", tmp_path / "files", workers=1)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["db"]

@@ -366,7 +366,8 @@ def test_json_that_only_looks_odd_is_stored() -> None:
         ([{"a": 1}, {"b": 1}], {}, "sample 1 has the fields b; the first one had a"),
         ([{"a": 1}], {"fields": {"a": "image"}}, r"fields\['a'\] is 'image': expected Image\(\)"),
         ([{"class": 1}], {}, "field name 'class': expected a Python identifier"),
-        ([{"source": "a"}], {}, "field name 'source'"),
+        ([{"top": "a"}], {}, "field name 'top'"),
+        ([{"source": "a"}], {}, "sample 0 has only a source"),
         ([{1: 2}], {}, "sample 0 has a key 1 of type int: expected str"),
     ],
 )

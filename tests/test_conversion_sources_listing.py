@@ -74,7 +74,8 @@ def test_arrays_count_as_images_where_nothing_else_does(tmp_path: Path) -> None:
     touch(tmp_path, "b/5.png")
     assert names(tmp_path) == ["b/5.png"]
     found = dict(list_sources(tmp_path).ignored)
-    assert found["*.npy"] == "1 not read: a/1.npy" and found["*.exr"] == "1 not read: a/2.EXR"
+    line = 'lmdbloader.write(({"array": numpy.load(path)} for path in paths), OUT)'
+    assert found["*.npy"] == f"1 not read: a/1.npy; as arrays: {line}" and found["*.exr"] == "1 not read: a/2.EXR"
 
 
 def test_arrays_next_to_tars_and_splits_change_nothing(tmp_path: Path) -> None:

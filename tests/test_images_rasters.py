@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from test_images import DROP, REFUSE, WHITE, refusal, tiff
 
+import lmdbloader
 from lmdbloader.errors import ImageError, OptionError
 from lmdbloader.images import rasters
 from lmdbloader.images.decode import DecodePolicy, decode_image, decode_labels, glance, inspect_image, read_header
@@ -351,3 +352,16 @@ def test_a_missing_package_is_named_with_the_line_to_paste(monkeypatch: pytest.M
 def test_refused_values_name_the_line_of_write() -> None:
     message = refusal(tif(np.zeros((8, 9), np.float64)))
     assert 'lmdbloader.write(({"image": tifffile.imread(path).astype("float32")} for path in paths), OUT' in message
+
+
+def test_refusals_have_the_line_that_writes_the_pixels(tmp_path: Path) -> None:
+    small = np.zeros((4, 6), np.uint16)
+    both = {"PhotometricInterpretation": "MONOCHROME1", "RescaleIntercept": "-5", "RescaleSlope": "1"}
+    frames = dicom(np.zeros((6, 4), np.uint16), NumberOfFrames="3", Rows=2)
+    for number, (data, count) in enumerate([(dicom(small, **both), 1), (frames, 3)]):
+        (tmp_path / f"{number}.dcm").write_bytes(data)
+        line = refusal(data)
+        line = line[line.index("lmdbloader.write(") :].partition("Image()})")
+        out = str(tmp_path / f"{number}.lmdb")
+        places = {"lmdbloader": lmdbloader, "pydicom": pytest.importorskip("pydicom"), "OUT": out}
+        assert eval("".join(line[:2]), {**places, "paths": [tmp_path / f"{number}.dcm"]}).num_samples == count

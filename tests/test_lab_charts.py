@@ -57,3 +57,19 @@ def test_a_study_of_cold_reads_alone_has_a_chart(tmp_path: Path) -> None:
     assert heights == [[row.samples_per_s for row in study.section(name)] for name in ("cold", "warm")]
     write_charts(cold, tmp_path / "cold.pdf")
     assert b"/Count 1" in (tmp_path / "cold.pdf").read_bytes()
+
+
+def test_a_study_of_one_batch_size_and_number_of_workers_has_bars_instead_of_points() -> None:
+    study = make_study()
+    rows = tuple(row for row in study.section("loading") if row.batch_size == 8 and row.num_processes == 1)
+    figure = draw(replace(study, rows=rows))["loading"]
+    assert [len(axes.patches) for axes in figure.axes] == [3, 3] and not any(a.get_lines() for a in figure.axes)
+    own = [row.samples_per_s for row in rows if row.crop == 16]
+    assert [bar.get_height() for bar in figure.axes[0].patches] == own
+
+
+def test_speeds_that_are_nearly_the_same_are_about_as_fast() -> None:
+    study = make_study()
+    rows = tuple(replace(row, turns=(100.0, 101.0, 99.0)) for row in study.section("loading"))
+    text = " ".join(str(replace(study, rows=rows)).split())
+    assert "The Loader is about as fast as the DataLoader (LMDB), about as fast as the DataLoader (files)." in text

@@ -234,3 +234,11 @@ def test_the_core_time_of_the_loops_own_thread_shows_its_bottleneck(waiting: flo
 
 
 seconds = st.floats(0, 10)
+
+
+def test_a_prediction_that_changes_nothing_says_so() -> None:
+    assert str(Advice("Do this.", 0.0042, 1e-8)) == "Do this. Predicted: hardly shorter steps."
+    stages = {"read": 10, "decode": 150, "transform": 40}
+    same = replace(JPEGS, raw_nbytes=100_000, is_resized=False, fits_raw=False)
+    text = str(named(figures(100, 10, **stages), replace(FACTS, images=same))[1])
+    assert "1.0 times" not in text and "about as large as it is" in text

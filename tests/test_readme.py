@@ -1,4 +1,4 @@
-"""README's first screen: its chart, badges and picture are those of stored results, and its figures are theirs."""
+"""README's first screen: its chart, badges and picture are those of stored results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ import lmdbloader
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
 PICTURES = ROOT / "docs" / "pictures"
-RUN = ROOT / "benchmarks" / "results" / "gpu" / "2026-11-22-h100-b"
 
 
 @pytest.fixture
@@ -53,32 +52,6 @@ def test_the_picture_is_made_by_training_from_a_dataset(
         side = draw.CROP[1] * draw.ZOOM
         original = (2 * (side + draw.GAP), 0, made.width, made.height)
         assert made.crop(original).tobytes() == stored.crop(original).tobytes()
-
-
-# The text
-
-
-def test_the_figures_above_the_fold_are_those_of_the_results() -> None:
-    figures = json.loads((RUN / "cores.json").read_text("utf-8"))["figures"]
-
-    def speed(figure: str, what: str, dataset: str) -> float:
-        rows = (row for row in figures[figure] if row["what"] == what and row["dataset"] == dataset)
-        return max(row["samples_per_s"] for row in rows if row["dtype"] == "float32" and row["batch_size"] == 128)
-
-    jpegs, pairs = speed("images", "Loader", "original"), speed("pairs", "Loader", "pairs_raw")
-    folder = speed("dataloaders", "DataLoader, folder, Pillow", "photos")
-    pngs = speed("dataloaders", "DataLoader, PNG files, Pillow", "pairs_png")
-    fold = README.partition("\n## ")[0]
-    said = re.findall(r"\*\*([\d.]+) x\*\*", fold)
-    computed = (jpegs / folder, jpegs / speed("images", "FFCV", "original"), pairs / pngs)
-    computed += (pairs / speed("pairs", "FFCV", "pairs"),)
-    assert said[:4] == [f"{computed[0]:.1f}", f"{computed[1]:.1f}", f"{computed[2]:.0f}", f"{computed[3]:.2f}"]
-    # The rest of that sentence is on the page of the results, of the same run.
-    page = (ROOT / "docs/benchmarks/gpu-tables.md").read_text("utf-8")
-    (row,) = re.findall(r"\| Loader, original files +\| +12 \| (\S+) ± (\S+) \|[^|]*\|[^|]*\| +(\S+) \|", page)
-    (other,) = re.findall(r"\| folder, DataLoader +\| +11 \| (0\.\S+) ± (\S+) \|", page)
-    assert said[4:] == [row[2]]
-    assert f"{row[0]} ± {row[1]} and {other[0]} ± {other[1]}" in " ".join(fold.split())
 
 
 # What stands around it

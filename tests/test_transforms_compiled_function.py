@@ -352,3 +352,16 @@ def test_functions_with_other_values_are_compiled_again(monkeypatch: pytest.Monk
     for top in (200, 12, 200.0):
         given = {"step": 40, "top": top}
         assert changed(T.CompiledFunction(shade, draw={"amount": (0.0, 1.0)}, parameters=given)) == min(45, top)
+
+
+def numbered(image: Any, out: Any, weights: Any, first: float, between: float = 7.0, last: float = 0.0) -> None:
+    out[0, 0, 0], out[0, 0, 1], out[0, 0, 2] = int(first), int(between), int(last)
+    out[0, 0, 3] = int(weights[0])
+
+
+def test_values_get_the_arguments_of_their_names(image: Any) -> None:
+    """Whatever the order of `draw`, and with a default in between."""
+    function = T.CompiledFunction(
+        numbered, draw={"last": (10.0, 11.0), "first": (50.0, 51.0)}, parameters={"weights": np.array([3.0])}
+    )
+    assert np.asarray(function.check(image))[:, 0, 0, :4].tolist() == [[50, 7, 10, 3]] * 4

@@ -1,11 +1,11 @@
-"""Builds docs/benchmarks/gpu.md, its charts and gpu-tables.md from the results of runs on a GPU.
+"""Builds docs/benchmarks/gpu.md, its charts, and the tables of all results of runs on a GPU.
 
 No number is typed by hand:
 
     python benchmarks/gpu/report.py benchmarks/results/gpu
 
-Each folder is a run: the output of its stages, and how they ended. A stage's figures are those of the last run, by
-name, that has some; begin names with the date.
+The tables go into tables.md of that folder. Each folder in it is a run: the output of its stages, and how they ended.
+A stage's figures are those of the last run, by name, that has some; begin names with the date.
 """
 
 from __future__ import annotations
@@ -16,19 +16,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from report_answers import answers
+from report_answers import answers, unknown
 from report_results import Results, read_results
 from report_sections import SECTIONS
-from report_summary import TABLES, summary
-from report_text import cell_text, table
+from report_summary import summary
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = ROOT / "docs" / "benchmarks" / "gpu.md"
 _HEAD = """\
----
-# What people also call this: the search finds these words.
-tags: [GPU benchmarks, H100]
----
+<!-- search: GPU benchmarks, H100 -->
 
 # Benchmarks on a GPU
 
@@ -39,15 +35,15 @@ _TABLES_HEAD = """\
 
 <!-- Made by benchmarks/gpu/report.py from benchmarks/results/gpu. Change those, not this. -->
 
-Every figure behind [Benchmarks on a GPU](gpu.md).
+Every figure behind [Benchmarks on a GPU](../../../docs/benchmarks/gpu.md).
 """
 _NOTHING = """
 **There are no figures from a GPU yet.** The package's CUDA code is tested against stand-ins only. Figures of two cores,
-without a GPU, are in [Benchmarks](../benchmarks.md).
+without a GPU, are in [Benchmarks](index.md).
 """
 _FOUND = """
 The scripts in `benchmarks/gpu/` measured these figures; `benchmarks/results/gpu/` stores them. [Benchmarks on two CPU
-cores](../benchmarks.md) has figures without a GPU, and [Compared with other loaders](peers.md) more loaders.
+cores](index.md) has figures without a GPU, and [Compared with other loaders](peers.md) more loaders.
 """
 _HOW = """
 ## Reproduce the figures
@@ -71,7 +67,9 @@ python benchmarks/gpu/report.py benchmarks/results/gpu       # builds these page
 
 def page(results: Results) -> str:
     """Return the page in Markdown: the summary, charts, questions and answers, and how to measure again."""
-    asked = table(["question", "answer", "where"], [list(map(cell_text, row)) for row in answers(results)])
+    asked = "\n".join(f"- **{question}** {answer}. ({link})" for question, answer, link in answers(results))
+    if questions := unknown(results):
+        asked += "\n\nNot measured on a GPU yet:\n\n" + "\n".join(f"- {question}" for question in questions)
     parts = [_HEAD, summary(results) if results.runs else "", _FOUND if results.runs else _NOTHING]
     parts += ["## Questions and answers" if results.runs else "## Open questions", asked, _HOW]
     return _joined(parts)
@@ -87,11 +85,11 @@ def _joined(parts: Sequence[str]) -> str:
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 
-def write(results: Results, path: Path) -> None:
-    """Write the page, that of the tables next to it, and the charts; charts without figures are removed."""
+def write(results: Results, path: Path, tables_path: Path) -> None:
+    """Write the page, the tables, and the charts next to the page; charts without figures are removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page(results), "utf-8")
-    (path.parent / TABLES).write_text(tables(results), "utf-8")
+    tables_path.write_text(tables(results), "utf-8")
     from report_charts import CHARTS
 
     for name, draw in CHARTS.items():
@@ -109,6 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, metavar="RESULTS_DIR", help="with a folder for each run")
     parser.add_argument("--out", type=Path, default=PAGE, metavar="FILE", help="the page (default: the committed one)")
+    parser.add_argument("--tables", type=Path, metavar="FILE", help="the tables (default: RESULTS_DIR/tables.md)")
     parser.add_argument("--small", action="store_true", help="include rehearsals, to preview the page")
     options = parser.parse_args(arguments)
     try:
@@ -116,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except json.JSONDecodeError as error:
         print(f"{options.results}: not all files hold JSON: {error}", file=sys.stderr)
         return 1
-    write(results, options.out)
+    write(results, options.out, options.tables or options.results / "tables.md")
     print(f"{options.out}: {len(results.runs)} runs")
     return 0
 

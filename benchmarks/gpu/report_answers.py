@@ -8,10 +8,17 @@ from dataclasses import dataclass
 from report_device import told_decoders, told_equal, told_host, told_pairs, told_shares
 from report_loading import FFCV, FOLDER, OURS
 from report_results import REPEATED, Results, Row, first, matching, over
+from report_summary import TABLES
 from report_text import number, ratio, share
 from report_training import NAMES, name_of
 
-UNKNOWN = "not measured yet"
+_SAMPLES = {"original": "JPEG files", "raw256": "images stored as pixels", "pairs_raw": "pairs of patches"}
+_SOURCES = {
+    "resident": "the GPU's memory",
+    "folder": "the files by DataLoader",
+    "loader pairs_raw": "a dataset by Loader",
+}
+_TASKS = {"classifier": "ResNet-18", "srcnn": "SRCNN"}
 Answer = Callable[[Results], str | None]
 _ANCHORS = {
     "correctness": "correctness-on-cuda",
@@ -24,13 +31,17 @@ _ANCHORS = {
 
 
 def answers(results: Results) -> list[tuple[str, str, str]]:
-    """Return question, answer, and a link to the section that has the figures, if any."""
+    """Return question, answer, and a link to the section that has the figures, of those with an answer."""
     found = []
     for question in QUESTIONS:
-        answer = question.answer_of(results)
-        link = f"[{question.where}](gpu-tables.md#{_ANCHORS[question.where]})"
-        found.append((question.text, answer or UNKNOWN, link if answer else ""))
+        if answer := question.answer_of(results):
+            found.append((question.text, answer, f"[{question.where}]({TABLES}#{_ANCHORS[question.where]})"))
     return found
+
+
+def unknown(results: Results) -> list[str]:
+    """Return the questions without an answer."""
+    return [question.text for question in QUESTIONS if not question.answer_of(results)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +78,7 @@ def right(results: Results) -> str | None:
     again = results.figures(REPEATED)
     if again and results.run_of(REPEATED) is results.run_of("correct"):
         told += (
-            f"; the failures and related tests, run again after the fixes: {number(again['passed'])} passed,"
+            f". After the fixes, the failures and related tests ran again: {number(again['passed'])} passed,"
             f" {number(len(again['failed']))} failed"
         )
     return told
@@ -78,14 +89,18 @@ def over_ffcv(results: Results) -> str | None:
     rows = results.rows("cores", "pairs") + results.rows("cores", "images")
     most = max(row["threads"] for row in rows)
     told = []
-    for ours, theirs in (("pairs_raw", "pairs"), ("raw256", "raw256"), ("original", "original")):
+    for name, (ours, theirs) in {
+        "original": ("original",) * 2,
+        "raw256": ("raw256",) * 2,
+        "pairs_raw": ("pairs_raw", "pairs"),
+    }.items():
         speeds = [
-            first(rows, what=what, dataset=name, dtype="float32", threads=most).get("samples_per_s")
-            for what, name in ((OURS, ours), (FFCV, theirs))
+            first(rows, what=what, dataset=dataset, dtype="float32", threads=most).get("samples_per_s")
+            for what, dataset in ((OURS, ours), (FFCV, theirs))
         ]
         if (times := over(*speeds)) is not None:
-            told.append(f"{ratio(times)} x ({ours})")
-    return f"{', '.join(told)}; {number(most)} threads; FFCV verifies no checksum" if told else None
+            told.append(f"{ratio(times)} times as fast with {_SAMPLES[name]}")
+    return f"{', '.join(told)}; {number(most)} threads each; FFCV verifies no checksums" if told else None
 
 
 def over_dataloader(results: Results) -> str | None:
@@ -93,10 +108,10 @@ def over_dataloader(results: Results) -> str | None:
     rows, loaders = results.rows("cores", "images"), results.rows("cores", "dataloaders")
     folder = max(row["samples_per_s"] for row in matching(loaders, what=FOLDER))
     told = []
-    for name in ("raw256", "original"):
+    for name in ("original", "raw256"):
         speeds = [row["samples_per_s"] for row in matching(rows, what=OURS, dataset=name, dtype="float32")]
         if speeds:
-            told.append(f"{ratio(over(max(speeds), folder))} x ({name})")
+            told.append(f"{ratio(over(max(speeds), folder))} times as fast with {_SAMPLES[name]}")
     return ", ".join(told) or None
 
 
@@ -104,11 +119,17 @@ def ahead(results: Results) -> str | None:
     """Return how much longer steps are if the loop copies."""
     rows = results.rows("copies", "overlap")
     told = []
-    for way in ("ahead", "loop, pinned", "loop, paged"):
+    for way, words in (
+        ("ahead", "with `device=`"),
+        ("loop, pinned", "if the loop copies from pinned memory"),
+        ("loop, paged", "from paged memory"),
+    ):
         found = [row["of_the_longer"] for row in matching(rows, copied=way)]
         if found:
-            told.append(f"{way}: {_span(found, ratio)}")
-    return f"step time / max(compute, copy): {'; '.join(told)}" if told else None
+            told.append(f"{ratio(max(found))} {words}")
+    if not told:
+        return None
+    return f"A step takes at most this many times the longer of its computation and its copy: {', '.join(told)}"
 
 
 def _training(results: Results, **wanted: object) -> list[Row]:
@@ -125,33 +146,43 @@ def _by_batch(results: Results, feed: str) -> list[Row]:
 
 
 def _feed(feed: str) -> str:
-    return "ceiling" if feed == "resident" else name_of(feed)
+    return _SOURCES.get(feed, name_of(feed))
 
 
 def rates(model: str) -> Answer:
-    """Return a function for a classifier's images a second, at each size: with Loader, and from the folder."""
+    """Return a function for a classifier's images a second, at each size, with Loader."""
 
     def answer(results: Results) -> str | None:
         told = []
-        for row in _training(results, model=model, feed="loader raw256"):
-            reached = share(row.get("share_of_ceiling"))
-            told.append(f"{number(row['samples_per_s'])} at {row['pixels']} px ({reached} of the ceiling)")
-        return "; ".join(told) or None
+        for row in sorted(_training(results, model=model, feed="loader raw256"), key=lambda row: -row["pixels"]):
+            told.append(f"{number(row['samples_per_s'])} of {row['pixels']} pixels ({_of_ceiling(row)})")
+        return ", ".join(told) or None
 
     return answer
 
 
+def _of_ceiling(row: Row) -> str:
+    """Return in words how fast training is, compared with batches that are already on the GPU."""
+    reached = row.get("share_of_ceiling")
+    if reached is None:
+        return "not compared"
+    # The ceiling is a measurement of its own, which varies by a few per cent, in short steps by more.
+    return (
+        f"{share(reached)} of the rate from the GPU's memory" if reached < 0.995 else "as fast as from the GPU's memory"
+    )
+
+
 def by_size(results: Results) -> str | None:
     """Return how images a second grow from the largest size to the smallest."""
-    told = []
+    told, sizes = [], ""
     for model in ("resnet50", "resnet18"):
-        for feed in ("resident", "loader raw256", "folder"):
+        for feed in ("resident", "folder"):
             rows = sorted(_training(results, model=model, feed=feed), key=lambda row: row["pixels"])
             if len(rows) > 1:
                 grown = ratio(over(rows[0]["samples_per_s"], rows[-1]["samples_per_s"]))
-                sizes = f"from {rows[-1]['pixels']} to {rows[0]['pixels']} px"
-                told.append(f"{name_of(model)}, {_feed(feed)}: {grown} x {sizes}")
-    return "; ".join(told) or None
+                sizes = f"{rows[-1]['pixels']} to {rows[0]['pixels']} pixels"
+                told.append(f"{name_of(model)} from {_feed(feed)}: {grown}")
+    return f"Images per second grow this many times from {sizes}: {', '.join(told)}" if told else None
 
 
 def over_folder(*models: str) -> Answer:
@@ -167,75 +198,79 @@ def over_folder(*models: str) -> Answer:
                 found.append(over(row["samples_per_s"], slower))
             times = [value for value in found if value is not None]
             if times:
-                told.append(f"{name_of(model)}: {_span(times, ratio)} x")
+                told.append(f"{name_of(model)}: {_span(times, ratio)} times as fast")
         return "; ".join(told) or None
 
     return answer
 
 
 def waits(results: Results) -> str | None:
-    """Return the share of the time that training waits, by feed."""
-    told = []
+    """Return the share of the time that training waits, by loader."""
+    found: dict[str, list[float]] = {}
     for feed in NAMES:
-        found = [row["stall"] for row in _training(results, feed=feed) if row.get("stall") is not None]
-        if found:
-            told.append(f"{name_of(feed)}: {_span(found, share)} of the time")
+        loader = name_of(feed).partition(",")[0]
+        shares = [row["stall"] for row in _training(results, feed=feed) if row.get("stall") is not None]
+        found.setdefault({"folder": "DataLoader over the files"}.get(loader, loader), []).extend(shares)
+    told = [f"{loader}: {_span(shares, share)} of the time" for loader, shares in found.items() if shares]
     return "; ".join(told) or None
 
 
 def small_batches(results: Results) -> str | None:
     """Return how much longer an epoch takes in the smallest batches than in the largest ones."""
-    told = []
+    told, sizes = [], ""
     for feed in ("resident", "loader pairs_raw", "folder"):
         rows = _by_batch(results, feed)
         if len(rows) > 1:
             longer = ratio(over(rows[-1]["samples_per_s"], rows[0]["samples_per_s"]))
-            sizes = f"batches of {rows[0]['batch_size']} as in batches of {rows[-1]['batch_size']}"
-            told.append(f"{_feed(feed)}: {longer} x as long in {sizes}")
-    return "; ".join(told) or None
+            sizes = f"batches of {rows[0]['batch_size']} instead of {rows[-1]['batch_size']}"
+            told.append(f"{longer} from {_feed(feed)}")
+    return f"With {sizes}, an epoch of SRCNN takes this many times as long: {', '.join(told)}" if told else None
 
 
 def use_by_batch(results: Results) -> str | None:
-    """Return utilisation, power and memory by batch size."""
+    """Return utilisation, power and memory in the smallest and the largest batches."""
+    rows = [row for row in _by_batch(results, "loader pairs_raw") if row.get("gpu_percent") is not None]
     told = []
-    for row in _by_batch(results, "loader pairs_raw"):
-        if row.get("gpu_percent") is not None:
-            used = f"{number(row['gpu_percent'])} %, {number(row.get('watts'))} W, {number(row.get('gpu_mib'))} MiB"
-            told.append(f"batches of {row['batch_size']}: {used}")
+    for row in (rows[0], rows[-1]) if len(rows) > 1 else rows:
+        used = f"{number(row['gpu_percent'])} %, {number(row.get('watts'))} W, {number(row.get('gpu_mib'))} MiB"
+        told.append(f"batches of {row['batch_size']}: {used}")
     return "; ".join(told) or None
 
 
 def pinning(results: Results) -> str | None:
-    """Return how much faster training is from pinned memory, by patch and batch."""
+    """Return how much faster training is from pinned memory, by loader."""
     told = []
     for name, way in (("Loader", "loader"), ("DataLoader", "DataLoader over the dataset")):
+        found = []
         for row in _training(results, feed=f"{way}, pinned"):
             same = {key: row[key] for key in ("model", "pixels", "batch_size")}
             paged = first(results.rows("fed", "training"), **same, feed=f"{way}, paged").get("samples_per_s")
             if (times := over(row["samples_per_s"], paged)) is not None:
-                told.append(f"{name}, {row['pixels']} px, {row['batch_size']}: {ratio(times)} x")
+                found.append(times)
+        if found:
+            told.append(f"{name}: {_span(found, ratio)} times as fast as from paged memory")
     return "; ".join(told) or None
 
 
 def phase(name: str) -> Answer:
-    """Return a function for the milliseconds of a phase of SRCNN's steps by batch size."""
+    """Return a function for the milliseconds of a phase of SRCNN's steps in the smallest and the largest batches."""
 
     def answer(results: Results) -> str | None:
         rows = _by_batch(results, "loader pairs_raw" if name == "data" else "resident")
         found = [(row["batch_size"], (row.get("phases_ms") or {}).get(name)) for row in rows]
-        told = [f"{size}: {number(value)} ms" for size, value in found if value is not None]
-        return f"SRCNN by batch size: {', '.join(told)}" if told else None
+        told = [f"{number(value)} ms in batches of {size}" for size, value in found if value is not None]
+        return f"SRCNN: {told[0]}, {told[-1]}" if len(told) > 1 else None
 
     return answer
 
 
 def foretold(results: Results) -> str | None:
-    """Return in how many cases doctor's share of the ceiling is near the measured one."""
+    """Return how near doctor's share of the ceiling is to the measured one."""
     shares = [(row.get("doctor_share"), row.get("seen_share")) for row in results.rows("fed", "verdicts")]
     off = [abs(said - min(seen, 1.0)) for said, seen in shares if said is not None and seen is not None]
     if not off:
         return None
-    return f"doctor's share of the ceiling is off by {share(max(off))} of it at most; cases: {number(len(off))}"
+    return f"It was off by at most {share(max(off))} of the possible speed, in {number(len(off))} cases"
 
 
 def times_to_epochs(results: Results) -> str | None:
@@ -246,7 +281,7 @@ def times_to_epochs(results: Results) -> str | None:
         folder = next((row for row in rows if "folder" in row["feed"]), {})
         for row in rows:
             if not row.get("planted") and row is not folder and (times := over(folder.get("seconds"), row["seconds"])):
-                told.append(f"{task}, {row['feed']}: {ratio(times)} x")
+                told.append(f"{_TASKS[task]}, {row['feed']}: {ratio(times)} times as soon")
     return "; ".join(told) or None
 
 
@@ -260,8 +295,8 @@ def same(results: Results) -> str | None:
         if honest:
             agree, seen = sum(row["contains_0"] for row in honest), sum(not row["contains_0"] for row in planted)
             told.append(
-                f"{task}: {agree} of {len(honest)} comparisons agree;"
-                f" {seen} of {len(planted)} with a planted mistake differ"
+                f"{_TASKS[task]}: yes in {agree} of {len(honest)} comparisons; a mistake planted on purpose was seen in"
+                f" {seen} of {len(planted)}"
             )
     return "; ".join(told) or None
 
@@ -280,8 +315,18 @@ QUESTIONS: Sequence[Question] = (
         is_claimed=True,
     ),
     Question("How much slower is copying in the loop than copying ahead (`device=`)?", ahead, "copies"),
-    Question("How many images a second does ResNet-50 train on?", rates("resnet50"), "training", is_claimed=True),
-    Question("How many images a second does ResNet-18 train on?", rates("resnet18"), "training", is_claimed=True),
+    Question(
+        "How many images a second does ResNet-50 train on through the Loader?",
+        rates("resnet50"),
+        "training",
+        is_claimed=True,
+    ),
+    Question(
+        "How many images a second does ResNet-18 train on through the Loader?",
+        rates("resnet18"),
+        "training",
+        is_claimed=True,
+    ),
     Question("Do smaller images train faster, as progressive resizing assumes?", by_size, "training"),
     Question(
         "How much faster is training a classifier than from the folder?",
@@ -294,7 +339,9 @@ QUESTIONS: Sequence[Question] = (
     Question("How long does training wait for data?", waits, "training"),
     Question("How much slower are small batches?", small_batches, "training"),
     Question(
-        "How do utilisation, power and memory depend on the batch size (SRCNN, Loader)?", use_by_batch, "training"
+        "How do utilisation, power and memory of the GPU depend on the batch size (SRCNN, Loader)?",
+        use_by_batch,
+        "training",
     ),
     Question("Is pinned memory worth it, for small and large patches and batches?", pinning, "training"),
     Question("How does the wait for a batch grow with its size?", phase("data"), "training"),
@@ -303,7 +350,11 @@ QUESTIONS: Sequence[Question] = (
     Question("Does `doctor` predict the measured result?", foretold, "training"),
     Question("How long is the loop's own thread in `next(loader)`?", told_host, "device side"),
     Question("Do transforms on the device give the values of the CPU?", told_equal, "device side"),
-    Question("Which share of the ceiling is left with transforms or data on the device?", told_shares, "device side"),
+    Question(
+        "How fast is training with transforms or data on the device, compared with batches that are already there?",
+        told_shares,
+        "device side",
+    ),
     Question("How many pairs of 96 px a second come from large images?", told_pairs, "device side"),
     Question("Is decoding JPEG on the GPU worth it?", told_decoders, "device side"),
     Question("How much sooner does the same number of epochs finish?", times_to_epochs, "accuracy"),

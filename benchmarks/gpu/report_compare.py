@@ -1,4 +1,4 @@
-"""The section of docs/benchmarks/gpu-tables.md about scripts/compare_training.py: image files, LMDB and Loader."""
+"""The section of benchmarks/results/gpu/tables.md about scripts/compare_training.py: image files, LMDB and Loader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The section of docs/benchmarks/gpu-tables.md on the device side, and the answers that follow from it."""
+"""The section of benchmarks/results/gpu/tables.md on the device side, and the answers that follow from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sections of docs/benchmarks/gpu-tables.md on loading alone: all cores without the GPU, and copies to the device."""
+"""Sections of results/gpu/tables.md on loading alone: all cores without the GPU, and copies to the device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sections of docs/benchmarks/gpu-tables.md in their order; here the machine, tests on it, and missing figures."""
+"""The sections of results/gpu/tables.md in their order; here the machine, tests on it, and missing figures."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _SAMPLES = (
     ("images stored as pixels", "raw256", "raw256", "images"),
     ("pairs of patches", "pairs_raw", "pairs", "pairs"),
 )
-TABLES = "gpu-tables.md"
+TABLES = "../../benchmarks/results/gpu/tables.md"
 
 
 def summary(results: Results) -> str:
@@ -56,8 +56,8 @@ def slower(results: Results, found: Mapping[str, float]) -> str:
     if rows:
         worst = min(rows, key=lambda row: row["share_of_ceiling"])
         network = f"{name_of(worst['model'])} in batches of {worst['batch_size']}"
-        parts.append(f"slows training down most with {network}, to {share(worst['share_of_ceiling'])} of that rate")
-    return f"It {', and '.join(parts)}." if parts else ""
+        parts.append(f"slows training down most with {network}, to {share(worst['share_of_ceiling'])} of that speed")
+    return f"The Loader {', and '.join(parts)}." if parts else ""
 
 
 def loading(results: Results) -> dict[str, float]:
@@ -95,8 +95,9 @@ def training(results: Results) -> str:
     if ours is None:
         return ""
     return (
-        f"{name_of(slow['model'])} trains on images of {number(largest)} pixels at {share(ours)} of the rate with"
-        f" batches that are already on the GPU (the ceiling), and at {share(slow['share_of_ceiling'])} from the folder."
+        f"{name_of(slow['model'])} trains on images of {number(largest)} pixels at {share(ours)} of its speed with"
+        f" batches that are already on the GPU, and through torch's `DataLoader` over the JPEG files at"
+        f" {share(slow['share_of_ceiling'])}."
     )
 
 

@@ -1,4 +1,4 @@
-"""The sections of docs/benchmarks/gpu-tables.md on training: fed or not, and the same accuracy."""
+"""The sections of benchmarks/results/gpu/tables.md on training: fed or not, and the same accuracy."""
 
 from __future__ import annotations
 

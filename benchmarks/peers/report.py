@@ -1,4 +1,4 @@
-"""Makes docs/benchmarks/peers.md, its charts, and peers-tables.md, of the results of run.py and pairs.py.
+"""Makes docs/benchmarks/peers.md, its charts, and the tables of all results of run.py and pairs.py.
 
 python benchmarks/peers/report.py
 """
@@ -26,7 +26,8 @@ from lmdbloader.base.text import counted  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "peers.json"
 PAGE = ROOT / "docs" / "benchmarks" / "peers.md"
-TABLES = "peers-tables.md"  # next to the page
+TABLES = RESULTS.with_suffix(".md")
+_LINK = "../../benchmarks/results/peers.md"  # to the tables, from the page
 OURS = "lmdbloader"
 FILES = "files"
 Peers = dict[str, dict[str, Any]]
@@ -54,16 +55,14 @@ FIGURES: tuple[Figure, ...] = (
 # Why others are better, by the name of a figure, as the page says it.
 REASONS: dict[str, str] = {
     "cold first batch": "A new process first loads lmdbloader's modules and the dataset's index, and a thread reads 64"
-    " samples at once. A file or an LMDB that is opened as it is needs less.",
-    "first batch of a later epoch": "Grain and DALI read on across the end of an epoch, so its first batch is ready"
-    " before it is asked for. The Loader begins an epoch when the loop does, because its order may depend on the loop"
-    " (`set_epoch`, a restored state), and a thread reads 64 samples at once, which makes later batches cheaper.",
-    "writing": "`write` transposes pixels, computes a checksum of each sample and record and a digest of each file,"
-    " makes an index, and waits until the disk has everything. It decodes each JPEG once, to find damaged ones. Loading"
-    " its modules, once in a process, is part of the time.",
+    " samples at once.",
+    "first batch of a later epoch": "Grain and DALI read on across the end of an epoch. The Loader begins an epoch when"
+    " the loop does, because its order may depend on the loop (`set_epoch`, a restored state).",
+    "writing": "`write` transposes pixels, computes checksums, makes an index, decodes each JPEG once to find damaged"
+    " ones, and waits until the disk has everything.",
     "bytes on disk": "PNG files, lz4 and ArrayRecord compress. Here pixels are stored as they are, to be read without"
-    ' decoding, and with an index. `codec="delta"` takes fewer bytes than all of them: 0.43 to 0.47 of the pixels of'
-    " photographs, where PNG takes 0.53 to 0.59 ([measured](tables.md#codecs-of-pixels)).",
+    ' decoding. `codec="delta"` takes fewer bytes than all of them: 0.43 to 0.47 of the pixels of photographs, where'
+    " PNG takes 0.53 to 0.59 ([measured](../../benchmarks/results/storage.md)).",
     "peak memory": "The pages of a mapped dataset count, though the system can take them back at any time. The Loader"
     " also keeps `num_threads + prefetch` groups of at least 64 samples.",
 }
@@ -166,9 +165,9 @@ def sentences(document: Document) -> list[str]:
     if not nearest:
         return ["Nothing was compared."]
     return [
-        "lmdbloader's images per second, divided by those of the fastest other loader at each batch size: "
-        f"{', '.join(nearest)}. FFCV verifies no checksum; lmdbloader verifies that of each sample.",
-        f"Divided by those of torch's DataLoader over image files, with Pillow: {', '.join(files) or 'not measured'}.",
+        "Compared with the fastest other loader at each batch size, lmdbloader reads this many times as many samples "
+        f"per second: {', '.join(nearest)}. FFCV verifies no checksum; lmdbloader verifies that of each sample.",
+        f"Compared with torch's DataLoader over image files, with Pillow: {', '.join(files) or 'not measured'}.",
         _summary(document),
     ]
 
@@ -217,7 +216,7 @@ def _summary(document: Document) -> str:
     if not found:
         return "No other loader was better in any figure of this page."
     named = found[0] if len(found) == 1 else f"{', '.join(found[:-1])} and {found[-1]}"
-    return f"Others are better in {named}: [which, and by how much](#where-others-are-better)."
+    return f"Others are better in {named}. [Which ones, and by how much](#where-others-are-better)."
 
 
 # --- Tables and charts ----------------------------------------------------------------------------------------------
@@ -240,21 +239,16 @@ def speed_table(document: Document, job: Job) -> str:
     return table(["", *(f"batches of {size}" for size in _sizes(job))], rows, markdown=True)
 
 
-def ratio_table(document: Document) -> str:
-    """Return how many times as many images a second lmdbloader reads as each other peer, by job and batch size."""
+def short_table(document: Document) -> str:
+    """Return the images a second of each peer by job and batch size, lmdbloader first."""
     columns = [(job, size) for job in JOBS.values() for size in (8, 64, 256) if size in _sizes(job)]
     jobs = {job.name: document.done(job) for job, _ in columns}
     columns = [(job, size) for job, size in columns if OURS in jobs[job.name]]
     rows = []
-    for peer in document.peers:
-        row = [
-            times(rate(jobs[job.name][OURS], size) / speed)
-            if peer in jobs[job.name] and (speed := rate(jobs[job.name][peer], size))
-            else "-"
-            for job, size in columns
-        ]
-        if peer != OURS and set(row) != {"-"}:
-            rows.append([document.title(peer), *row])
+    for peer in sorted(document.peers, key=lambda peer: peer != OURS):
+        speeds = [rate(jobs[job.name][peer], size) if peer in jobs[job.name] else 0.0 for job, size in columns]
+        if any(speeds):
+            rows.append([document.title(peer), *(f"{speed:,.0f}" if speed else "-" for speed in speeds)])
     return table(["", *(f"{_short(job)}, {size}" for job, size in columns)], rows, markdown=True)
 
 
@@ -318,8 +312,22 @@ _COMPARED = (
 
 
 def pairs_section(stored: dict[str, Any]) -> str:
-    """Return the section of pairs.py's ratios, for the page."""
-    settings, rows = stored["settings"], []
+    """Return the section of pairs.py's ratios, for the page: their ranges."""
+    rows = []
+    for title, ours, theirs in _COMPARED:
+        ranges = [
+            span([ratio_of(row, figure, ours, theirs) for row in stored["rows"]])
+            for figure in ("cpu_us", "pairs_per_s")
+        ]
+        rows.append([title, *(found.removesuffix(" x") for found in ranges)])
+    shown = table(["", "by processor time", "by pairs per second"], rows, markdown=True)
+    facts = {"date": stored["date"], "machine": _machine(stored), "load": stored["environment"]["load"].split()[0]}
+    return _PAIRS.format(table=shown, tables=_LINK, **facts, **stored["settings"]).rstrip()
+
+
+def pairs_ratios(stored: dict[str, Any]) -> str:
+    """Return each of pairs.py's ratios."""
+    rows = []
     sizes = sorted({row["batch_size"] for row in stored["rows"]})
     kinds = list(dict.fromkeys((row["dtype"], row["threads"]) for row in stored["rows"]))
     for title, ours, theirs in _COMPARED:
@@ -332,9 +340,7 @@ def pairs_section(stored: dict[str, Any]) -> str:
                 for size in sizes
             ]
             rows.append([title, dtype, str(threads), *cells])
-    shown = table(["", "type", "threads", *(f"batches of {size}" for size in sizes)], rows, markdown=True)
-    facts = {"date": stored["date"], "machine": _machine(stored), "load": stored["environment"]["load"].split()[0]}
-    return _PAIRS.format(table=shown, tables=TABLES, **facts, **settings).rstrip()
+    return table(["", "type", "threads", *(f"batches of {size}" for size in sizes)], rows, markdown=True)
 
 
 def pairs_table(stored: dict[str, Any]) -> str:
@@ -356,19 +362,20 @@ FFCV's own operations draw the flips of each field alone. Its arm for pairs is o
 comparison. It reads a patch from the map, mirrors it or turns it one of eight ways, and converts it, in one pass. **It
 verifies no checksum**, because FFCV stores none. lmdbloader verifies the checksum of each sample.
 
-Pairs per second of processor time, then pairs per second, each divided by FFCV's. Above 1, lmdbloader is better.
+How many times as fast lmdbloader is, in batches of 8, 32 and 128, with 1 and 2 threads, as uint8 and float32:
 
 {{table}}
 
 {{date}}, {{machine}}, while other programs ran (load {{load}}). {{pairs:,}} pairs, medians of {{turns}} paired turns of
 {{seconds}} s. Both loaders get long epochs: what the start of an epoch costs is not part of these figures. [The
-table]({{tables}}#pairs-compared-with-ffcvs-fastest-operation) has the times, and those of
+tables]({{tables}}#pairs-compared-with-ffcvs-fastest-operation) have each setting, and those of
 `{UNVERIFIED.partition(", ")[2]}`.
 """
 _BEHIND_FFCV = (
     "It reads each byte once and verifies nothing. lmdbloader hashes each byte as well, and where FFCV's operation only"
     " mirrors, it turns half of the pairs by 90 degrees."
 )
+_RATIOS = "Pairs per second of processor time, then pairs per second, each divided by FFCV's:"
 _PAIRS_TABLE = """\
 Medians; in brackets the fastest and the slowest turn. FFCV verifies no checksum. `mirrored` is left and right at
 random; `turned` is one of eight flips and rotations. The processor time is that of the whole process."""
@@ -377,10 +384,8 @@ random; `turned` is one of eight flips and rotations. The processor time is that
 # --- The page -------------------------------------------------------------------------------------------------------
 
 _MADE = "<!-- Made by benchmarks/peers/report.py from benchmarks/results/peers.json. Change those, not this. -->\n\n"
-_HEAD = f"""---
-# What people also call this: the search finds these words.
-tags: [comparison, faster than, FFCV, WebDataset, LitData, MosaicML Streaming, DALI, Grain, SPDL, HDF5]
----
+_WORDS = "comparison, faster than, FFCV, WebDataset, LitData, MosaicML Streaming, DALI, Grain, SPDL, HDF5"
+_HEAD = f"""<!-- search: {_WORDS} -->
 
 # Compared with other loaders
 
@@ -395,9 +400,9 @@ _METHOD = """\
   96 x 96 pixels with a random horizontal flip, the same for both. Crops are torchvision's RandomResizedCrop(224) with
   a random horizontal flip, normalised. A batch has float32 tensors (N, C, H, W), the labels and the sample numbers.
 - **The best settings.** Each dataset is written and read as the loader's documentation advises for speed, with [these
-  settings](peers-tables.md#versions-and-settings). If the user has to collate the batch, one function does it for all
-  such loaders: it flips and converts pairs in one pass, and crops bytes with torchvision's transforms. In the process
-  that receives the batches, torch has one thread.
+  settings](../../benchmarks/results/peers.md#versions-and-settings).
+  If the user has to collate the batch, one function does it for all such loaders: it flips and converts pairs in one
+  pass, and crops bytes with torchvision's transforms. In the process that receives the batches, torch has one thread.
 - **Checked first.** A loader is timed only if it passes these checks with each number of workers: two epochs have each
   sample once, in different orders, with its own label and pixels; both images of a pair match and get the same flip;
   the second epoch has new flips and crops.
@@ -431,16 +436,16 @@ def page(document: Document, pictures: Sequence[str], pairs: dict[str, Any] | No
     parts = ["\n\n".join(sentences(document))]
     parts.append(f"{document.stored['date']}, {_machine(document.stored)}.")
     if settings["quick"]:
-        parts.insert(0, "!!! warning\n    A `--quick` run made these figures: they only show that each loader runs.")
+        parts.insert(0, "A `--quick` run made these figures: they only show that each loader runs.")
     alternatives = {
         "peers-pairs": "Pairs per second of each loader, by batch size",
         "peers-crops": "Crops per second of each loader, from pixels and from JPEG files",
     }
     parts += [f"![{alternatives[name]}](pictures/{name}.svg)" for name in pictures]
     parts.append(
-        "## How many times as fast\n\nlmdbloader's images per second, divided by those of each other loader, in "
-        f"batches of 8, 64 or 256. Above 1, lmdbloader is faster.\n\n{ratio_table(document)}\n\n"
-        f"[The tables]({TABLES}) have every figure: all batch sizes, ranges, CPU time, first batch, writing, disk and "
+        "## Samples per second\n\nPairs of patches, crops of images stored as pixels and crops of JPEG files, in "
+        f'batches of 8, 64 or 256. "-" was not measured.\n\n{short_table(document)}\n\n'
+        f"[The tables]({_LINK}) have every figure: all batch sizes, ranges, CPU time, first batch, writing, disk and "
         "memory."
     )
     if pairs:
@@ -466,8 +471,8 @@ def page(document: Document, pictures: Sequence[str], pairs: dict[str, Any] | No
 def tables(document: Document, pairs: dict[str, Any] | None) -> str:
     """Return the page of every figure."""
     parts = [
-        "Every figure behind [Compared with other loaders](peers.md), which explains [how it was "
-        "measured](peers.md#how-it-was-measured). Speeds are medians, with the slowest and the fastest turn; w1 is one "
+        "Every figure behind [Compared with other loaders](../../docs/benchmarks/peers.md), which explains how it was "
+        "measured. Speeds are medians, with the slowest and the fastest turn; w1 is one "
         "worker or thread."
     ]
     for job in JOBS.values():
@@ -479,6 +484,7 @@ def tables(document: Document, pairs: dict[str, Any] | None) -> str:
             parts += [costs, cost_table(document, job)]
     if pairs:
         parts.append(f"## Pairs, compared with FFCV's fastest operation\n\n{_PAIRS_TABLE}\n\n{pairs_table(pairs)}")
+        parts.append(f"{_RATIOS}\n\n{pairs_ratios(pairs)}")
     parts.append(_settings_section(document))
     if absent := _absent(document):
         parts.append("## Not measured\n\n" + "\n".join(f"- {line}" for line in absent))
@@ -518,6 +524,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="FILE", help="default: results/peers.json")
     parser.add_argument("--pairs", type=Path, default=PAIRS, metavar="FILE", help="default: results/pairs.json")
     parser.add_argument("--out", type=Path, default=PAGE, metavar="FILE", help="default: docs/benchmarks/peers.md")
+    parser.add_argument("--tables", type=Path, default=TABLES, metavar="FILE", help="default: results/peers.md")
     options = parser.parse_args(arguments)
     if not options.results.exists():
         print(f"{options.results}: no such file. benchmarks/peers/run.py makes it.", file=sys.stderr)
@@ -530,7 +537,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, text in drawn.items():
         (pictures / f"{name}.svg").write_text(text, "utf-8")
     options.out.write_text(page(document, list(drawn), pairs), "utf-8")
-    options.out.with_name(TABLES).write_text(tables(document, pairs), "utf-8")
+    options.tables.write_text(tables(document, pairs), "utf-8")
     return 0
 
 

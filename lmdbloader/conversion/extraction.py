@@ -73,8 +73,8 @@ class _Plan:
     Attributes:
         fields: The fields, in the dataset's order.
         folders: The folder of each field that becomes files; "" for the destination itself, if there is only one.
-        stems: File names without suffix, by source.
-        source_of: (samples,) the source of each sample; None for a dataset without sources.
+        stems: File names without suffix, by source, or by sample where samples of one source are numbered.
+        source_of: (samples,) the place of each sample in `stems`; None for a dataset without sources.
         positions: Whether names include the position of the patch.
         image_format: One of IMAGE_FORMATS.
     """
@@ -101,7 +101,8 @@ def extract(
 
     Images of floats or of many bands become .npy files of (H, W, C), which `convert` reads.
     A file is named after its sample's source, with the position of the patch if sources gave several samples, or after
-    the sample's number in a dataset without sources. If more than one field becomes files, each field has a folder.
+    the sample's number in a dataset without sources. Whole samples with equal sources are numbered. If more than one
+    field becomes files, each field has a folder.
     samples.jsonl has a line for every sample with its number, source, files and all other values.
 
     Args:
@@ -168,7 +169,14 @@ def _make_plan(reader: Reader, names: Sequence[str] | None, image_format: str) -
     sources = reader.index.names["source"]
     source_of, stems = sources.codes, unique_stems(sources.texts.to_list())
     arrays = reader.index.arrays
-    positions = bool(arrays["top"].any() or arrays["left"].any() or np.bincount(source_of).max(initial=0) > 1)
+    has_places, repeats = arrays["top"].any() or arrays["left"].any(), np.bincount(source_of).max(initial=0) > 1
+    if repeats and not has_places:  # whole samples with one source, as those of `write`: they are numbered
+        texts = sources.texts.to_list()
+        stems, source_of = (
+            unique_stems([texts[code] for code in source_of.tolist()]),
+            np.arange(len(source_of), dtype=np.int32),
+        )
+    positions = bool(has_places)
     return _Plan(fields, folders, stems, source_of, positions, image_format)
 
 

@@ -48,6 +48,7 @@ from lmdbloader.conversion.values import SMALLEST
 from lmdbloader.errors import DestinationError, LmdbloaderError, OptionError
 from lmdbloader.fields import FieldType
 from lmdbloader.format.codecs import check_prefer
+from lmdbloader.format.layout import SOURCE
 from lmdbloader.format.manifest import Description, field_json, parse_field
 from lmdbloader.images.decode import AlphaPolicy, DecodePolicy
 from lmdbloader.store import (
@@ -113,7 +114,9 @@ def write(
             or (3, H, W); other arrays and tensors keep their shape, and masks are declared in `fields`. Each sample is
             copied or encoded before the next one is requested, so the same array, buffer or dict may be filled again.
             Encoded images: a dict {"bytes": ..., "path": ...} is an image, and so are bytes or a path in a field that
-            `fields` declares as Image(). The class names of Hugging Face and torchvision datasets are stored.
+            `fields` declares as Image(). The class names of Hugging Face and torchvision datasets are stored. The key
+            `source`, a str in every sample or in none, is the name of what the sample was made from, such as the path
+            of its file: `extract` names files after it, and `split` keeps samples with equal sources together.
         path: The new dataset.
         codec: "raw", "lz4", "delta" or "auto", for all fields or by field. For images it is the codec of pixels; delta
             is for them, and other fields get lz4 instead. By default "auto", or "raw" for images with some write modes.
@@ -196,6 +199,7 @@ def write(
     if adapted.names is None and (found_names := names_of(first)) is not None:
         recipe = replace(recipe, adapted=replace(recipe.adapted, names=found_names))
     values = recipe.named(first, 0)
+    recipe = replace(recipe, with_source=SOURCE in values)
     schema = infer_fields(values, fields)
     if classes is None:
         have_labels = fields_of_labels(schema)
@@ -227,7 +231,7 @@ def write(
     if prepare is not None:
         options["prepare"] = getattr(prepare, "__qualname__", type(prepare).__qualname__)
     made_by = {"lmdbloader": __version__, "layout": "python", "options": options}
-    description = Description(tuple(schema), False, names, made_by)
+    description = Description(tuple(schema), recipe.with_source, names, made_by)
     description.to_json()  # refuses very many names
     recipe = replace(recipe, fields=description.fields, storages=storages)
     job = _Job(out, source, recipe, asked, description, num_workers, threads, overwrite)
@@ -332,7 +336,8 @@ class _Job:
             "the release of lmdbloader": __version__,
             "the options": {**about.made_by["options"], "policy": asdict(self.recipe.policy)},
             **self.source.identity,
-            "fields": [[f.name, f.kind, f.ignore_index, *([f.image] if f.image else [])] for f in about.fields],
+            "fields": [[f.name, f.kind, f.ignore_index, *([f.image] if f.image else [])] for f in about.fields]
+            + [[SOURCE]] * about.with_source,
             "the names of classes": dict(about.classes),
         }
         as_read: dict[str, Any] = json.loads(json.dumps(asked))
@@ -376,7 +381,8 @@ def _begin(job: _Job, work: Work, first: dict[str, Any]) -> Part:
     watches = watch_labels(recipe.fields, first, recipe.declared)
     # The workers wait for this group, whose preparation may be slow.
     is_slow = recipe.prepare is not None
-    group = Group(recipe.fields, job.codecs, recipe.storages, 0, watches, is_small=is_slow)
+    about = {"with_source": recipe.with_source, "is_small": is_slow}
+    group = Group(recipe.fields, job.codecs, recipe.storages, 0, watches, **about)
     group.add(first)
     first.clear()
     rest = recipe.values(source.in_order, group.end)

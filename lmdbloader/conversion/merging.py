@@ -286,7 +286,7 @@ def _keeps_sources(parts: Sequence[Part], drops: bool) -> bool:
     if lacking:
         raise OptionError(
             f"{having[0].title} has the name of each sample's source, {lacking[0].title} has none (it was written from "
-            f"Python). Leave the names out of the new dataset: {option('drop_sources', True)}."
+            f"Python without them). Leave the names out of the new dataset: {option('drop_sources', True)}."
         )
     return True
 

@@ -26,7 +26,7 @@ from lmdbloader.fields import (
 )
 from lmdbloader.format.codecs import check_codec, codec_for
 from lmdbloader.format.labels import LabelWatch
-from lmdbloader.format.layout import MAX_CHANNELS, Field, make_field
+from lmdbloader.format.layout import MAX_CHANNELS, SOURCE, Field, make_field
 
 # What `write` takes as `fields`.
 Given = Mapping[str, FieldType | None] | Sequence[str] | None
@@ -95,6 +95,11 @@ def infer_fields(values: Mapping[str, Any], fields: Given) -> list[Field]:
         given = dict(fields)
     elif fields is not None:
         given = dict.fromkeys(fields)
+    if given.get(SOURCE) is not None:
+        raise OptionError(
+            f"fields[{SOURCE!r}] is {given[SOURCE]!r}: the source of a sample is always text. Leave it out of fields, "
+            "or rename the field."
+        )
     for name, kind in given.items():
         if kind is not None and not isinstance(kind, FieldType):
             raise OptionError(
@@ -111,6 +116,9 @@ def infer_fields(values: Mapping[str, Any], fields: Given) -> list[Field]:
             f"fields names {', '.join(given)}, but the first sample has {', '.join(values)}. Name all of them, or "
             "leave the others out of the samples."
         )
+    values = {name: value for name, value in values.items() if name != SOURCE}
+    if not values:
+        raise OptionError("sample 0 has only a source, and no fields: there is nothing to write")
     found = [
         make_field(
             name,

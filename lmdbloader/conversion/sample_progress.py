@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from lmdbloader.base.option_names import option
-from lmdbloader.conversion.samples import Group, SampleRecipe
+from lmdbloader.conversion.samples import SampleRecipe
 from lmdbloader.errors import DestinationError, OptionError
 from lmdbloader.format.digests import Digest
 from lmdbloader.store.spool import is_number
@@ -122,7 +122,7 @@ def _find_difference(
     stored: pa.RecordBatch, recipe: SampleRecipe, samples: Any, numbers: range
 ) -> tuple[int, str] | None:
     """Return the first of some samples that differs from its stored row, and its field; None if none differs."""
-    group = Group(recipe.fields, recipe.codecs, recipe.storages, numbers.start)
+    group = recipe.group(numbers.start)
     for number in numbers:
         try:
             group.add(recipe.named(recipe.prepared(samples[number], number), number))

@@ -13,12 +13,12 @@ from lmdbloader.conversion.image_file import opened
 from lmdbloader.conversion.notes import Notes
 from lmdbloader.conversion.storage import PIXELS, Storage
 from lmdbloader.conversion.tasks import Part
-from lmdbloader.conversion.values import PayloadColumn, scalar
+from lmdbloader.conversion.values import PayloadColumn, scalar, source_name
 from lmdbloader.errors import LmdbloaderError, OptionError
 from lmdbloader.fields import FieldType, as_boxes, is_whole_number, kind_named
 from lmdbloader.format.codecs import Payloads
 from lmdbloader.format.labels import LabelWatch
-from lmdbloader.format.layout import Field, look_text, looks_of
+from lmdbloader.format.layout import SOURCE, SOURCE_COLUMNS, Field, look_text, looks_of
 from lmdbloader.images.decode import DecodePolicy
 from lmdbloader.store import Chunk, encode_blocks
 
@@ -46,6 +46,7 @@ class SampleRecipe:
         prepare: Returns the sample to store for each sample; None stores them unchanged.
         fields: The fields of the dataset, with their codecs; empty until they are settled.
         storages: How the images of each field are stored, if not as pixels.
+        with_source: Whether samples have the name of what they were made from, as `source`.
     """
 
     adapted: Adapted
@@ -54,6 +55,7 @@ class SampleRecipe:
     prepare: Callable[[Any], Any] | None = None
     fields: tuple[Field, ...] = ()
     storages: Mapping[str, Storage] = field(default_factory=dict)
+    with_source: bool = False
 
     @property
     def codecs(self) -> dict[str, str | None]:
@@ -95,7 +97,7 @@ class SampleRecipe:
         self.adapted.check_labels(values, number)
         for name, value in values.items():
             kind = self.declared.get(name)
-            if type(value) in (_PLAIN if kind is None else _PLAIN_DECLARED):
+            if type(value) in (_PLAIN if kind is None else _PLAIN_DECLARED) or name == SOURCE:
                 continue
             if kind is None:
                 values[name] = opened(value, None, self.policy, name, number)
@@ -119,6 +121,10 @@ class SampleRecipe:
                 add_note(error, f"lmdbloader.write was at sample {number}.")
             raise
 
+    def group(self, first: int) -> Group:
+        """Return a group without samples, the first of which will have the number `first`."""
+        return Group(self.fields, self.codecs, self.storages, first, with_source=self.with_source)
+
     def encode(self, samples: Iterable[Any], first: int) -> Iterator[Part]:
         """Yield consecutive samples, the first of which has the number `first`, as encoded parts.
 
@@ -127,12 +133,12 @@ class SampleRecipe:
         Raises:
             OptionError: A sample does not fit.
         """
-        group = Group(self.fields, self.codecs, self.storages, first)
+        group = self.group(first)
         for values in self.values(samples, first):
             group.add(values)
             if group.is_full:
                 yield make_part(group.encode()[0], self.fields)
-                group = Group(self.fields, self.codecs, self.storages, group.end)
+                group = self.group(group.end)
         if group.end > group.first:
             yield make_part(group.encode()[0], self.fields)
 
@@ -146,7 +152,7 @@ def add_note(error: BaseException, note: str) -> None:
 def make_part(chunk: Chunk, fields: Sequence[Field]) -> Part:
     """Return encoded samples packed into LMDB values."""
     nbytes = sum(int(p.stored_nbytes.sum()) for p in chunk.payloads.values())
-    blocks = encode_blocks(chunk, fields, with_source=False)
+    blocks = encode_blocks(chunk, fields, with_source=SOURCE in chunk.columns)
     return Part(chunk.without_bytes(), tuple(blocks), Notes(chunk.num_samples), nbytes)
 
 
@@ -165,6 +171,7 @@ class Group:
         first: int,
         watches: Mapping[str, LabelWatch] | None = None,
         *,
+        with_source: bool = False,
         is_small: bool = False,
     ) -> None:
         """Start without samples.
@@ -175,6 +182,7 @@ class Group:
             storages: How the images of each field are stored, if not as pixels.
             first: The number of the first sample.
             watches: By field, the watch that looks at each of its images.
+            with_source: Whether samples have a `source`.
             is_small: Whether it is full after fewer samples.
         """
         self._fields = tuple(fields)
@@ -189,7 +197,8 @@ class Group:
             for f in fields
             if f.is_payload
         }
-        self._names = {f.name: self._payloads.get(f.name) for f in fields}
+        self._names = {f.name: self._payloads.get(f.name) for f in fields} | ({SOURCE: None} if with_source else {})
+        self._sources: list[str] = []
         self._plain: dict[str, list[Any]] = {f.name: [] for f in fields if not f.is_payload}
         self._boxes = [f.name for f in fields if f.kind == "boxes"]
 
@@ -225,6 +234,8 @@ class Group:
             else:
                 self._plain[f.name].append(scalar(f, value, number))
                 nbytes += len(value) if isinstance(value, str) else _SCALAR_NBYTES
+        if SOURCE in self._names:
+            self._sources.append(source_name(values[SOURCE], number))
         self._nbytes += nbytes
         self._num_samples += 1
 
@@ -233,6 +244,9 @@ class Group:
         payloads: dict[str, Payloads] = {}
         columns: dict[str, Any] = {}
         chosen = []
+        if SOURCE in self._names:
+            corner = np.zeros(self._num_samples, np.uint32)
+            columns = dict(zip(SOURCE_COLUMNS, (self._sources, corner, corner), strict=True))
         for f in self._fields:
             codec = f.codec
             if not f.is_payload:

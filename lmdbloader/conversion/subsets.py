@@ -149,8 +149,8 @@ def _by_name(part: Part, names: Sequence[str]) -> Part:
         raise OptionError(f"{option('names', names)}: expected a list of names of sources")
     if not part.reader.manifest.with_source:
         raise OptionError(
-            f"{part.title}: its samples have no sources (it was written from Python), so {option('names')} cannot "
-            f"choose them. Give their numbers: {option('indices')}."
+            f"{part.title}: its samples have no sources (it was written from Python without them), so "
+            f"{option('names')} cannot choose them. Give their numbers: {option('indices')}."
         )
     column = part.reader.index.names["source"]
     codes = column.codes if part.rows is None else column.codes[part.rows]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -59,6 +60,8 @@ _MOST_LIKELY_CHANNELS = 16
 # The codec that stands for the smallest of raw, lz4 and delta; like auto, it is settled by the first values.
 SMALLEST = "smallest"
 _OPEN = ("auto", SMALLEST)
+# As long as a path on Linux can be.
+_MOST_SOURCE_NBYTES = 4096
 
 
 def scalar(f: Field, value: Any, number: int) -> int | float | str:
@@ -93,6 +96,29 @@ def scalar(f: Field, value: Any, number: int) -> int | float | str:
         + (" of 64 bits" * is_int)
         + (_missing(f.kind) if value is None else "")
     )
+
+
+def source_name(value: Any, number: int) -> str:
+    """Return the name of what sample `number` was made from.
+
+    Raises:
+        OptionError: It is not text, or not such as the path of a file could be.
+    """
+    if not isinstance(value, str):
+        line = "Write str(path)." if isinstance(value, os.PathLike) else "Rename the key if it is something else."
+        raise OptionError(
+            f"sample {number}: its source is {shown(value)}: expected str, the name of what it was made from. {line}"
+        )
+    try:
+        nbytes = len(value.encode())
+    except UnicodeEncodeError as error:
+        raise OptionError(f"sample {number}: its source is text that is not valid Unicode ({error})") from error
+    if not 0 < nbytes <= _MOST_SOURCE_NBYTES or "\0" in value:
+        raise OptionError(
+            f"sample {number}: its source is {shown(value)}: expected 1 to {_MOST_SOURCE_NBYTES:,} bytes of UTF-8 "
+            "without NUL"
+        )
+    return str(value)
 
 
 def _missing(kind: str) -> str:

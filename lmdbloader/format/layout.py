@@ -64,8 +64,9 @@ DESCRIPTION_KEY = b"description"
 RECORD_KEY_NBYTES = 16
 
 
-# A sample's file and position in it: columns of index and records, absent in datasets written from Python.
+# A sample's file and position in it: columns of index and records, absent if samples from Python had no `source`.
 SOURCE_COLUMNS = ("source", "top", "left")
+SOURCE = SOURCE_COLUMNS[0]
 
 # The dtypes of pixels by their number in the column `bits`: the bits of a value, plus one for floats.
 PIXEL_DTYPES: dict[int, np.dtype[Any]] = {8: np.dtype("u1"), 16: np.dtype("u2"), 17: np.dtype("f2"), 33: np.dtype("f4")}

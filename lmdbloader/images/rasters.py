@@ -33,6 +33,7 @@ _MOST_HEADER = 2**16
 _TIFF_LINE = 'tifffile.imwrite(path, tifffile.imread(path).astype("{}"))'
 _NPY_LINE = 'np.save(path, np.load(path).astype("{}"))'
 
+_IMAGE_FIELD = '{"image": lmdbloader.fields.Image()}'
 # How Python reads a file, by the package that `convert` needs for it.
 _LOADS = {
     "numpy": "numpy.load(path)",
@@ -109,13 +110,19 @@ def read_npy(data: memoryview, name: str) -> ImageHeader:
         readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
         shape, is_fortran, dtype = readers[np.lib.format.read_magic(file)](file)
     if len(shape) not in (2, 3):
-        raise ImageError(name, f"an array of shape {shape}; expected an image (H, W) or (H, W, channels)")
+        write = 'lmdbloader.write(({"array": numpy.load(path)} for path in paths), OUT)'
+        raise ImageError(
+            name, f"an array of shape {shape}; expected an image (H, W) or (H, W, channels). As an array: {write}"
+        )
     height, width, channels = (*shape, 1)[:3]
     # Two equal sides that come last, or more channels than rows, are hardly an image (H, W, C).
     is_moved = channels not in (1, 3) and height != width and (channels > height or channels == width)
     if is_moved or (channels > _MOST_CHANNELS and height <= _MOST_CHANNELS):
         line = "np.save(path, np.moveaxis(np.load(path), 0, 2))"
-        raise ImageError(name, f"{shape} looks like (channels, H, W); expected (H, W, channels). Save it again: {line}")
+        write = _or_write("numpy", ".transpose(1, 2, 0)")
+        raise ImageError(
+            name, f"{shape} looks like (channels, H, W); expected (H, W, channels). Save it again: {line}{write}"
+        )
     start = file.tell()
 
     def decode() -> Pixels:
@@ -190,14 +197,18 @@ def read_dicom(data: memoryview, name: str) -> ImageHeader:
         slope, intercept = float(file.get("RescaleSlope", 1)), float(file.get("RescaleIntercept", 0))
         has_table = "ModalityLUTSequence" in file
     if num_frames != 1:
-        raise ImageError(name, pillow.several_frames("DICOM", num_frames))
+        of_frames = f"for path in paths for frame in {_LOADS['pydicom']}), OUT, fields={_IMAGE_FIELD})"
+        write = f'. Their stored values: lmdbloader.write(({{"image": frame}} {of_frames}'
+        raise ImageError(name, f"{pillow.several_frames('DICOM', num_frames)}{write}")
+    write = _or_write("pydicom", '.astype("float32")').replace(". Or", "Its stored values as they are")
     is_color = channels == 3 and (kind == "RGB" or kind.startswith("YBR"))
     if not is_color and (channels != 1 or kind not in ("MONOCHROME1", "MONOCHROME2")):
-        raise ImageError(name, f"a DICOM file of {kind} with {channels} samples; expected MONOCHROME1 or 2, or RGB")
+        what = f"a DICOM file of {kind} with {channels} samples; expected MONOCHROME1 or 2, or RGB"
+        raise ImageError(name, f"{what}. {write}")
     is_scaled, is_inverse = is_signed or (slope, intercept) != (1, 0), kind == "MONOCHROME1"
     if has_table or (is_scaled and (is_inverse or is_color)):
         what = "ModalityLUTSequence" if has_table else f"rescaled values of {kind}"
-        raise ImageError(name, f"a DICOM file with {what} could mean several things; save its pixels as .npy")
+        raise ImageError(name, f"a DICOM file with {what} could mean several things; save its pixels as .npy. {write}")
     dtype = "float32" if is_scaled and bits in (8, 16) else f"uint{bits}"
 
     def decode() -> Pixels:
@@ -238,7 +249,7 @@ def _or_write(module: str, change: str = "") -> str:
     if (load := _LOADS.get(module)) is None:
         return ""
     samples = f'({{"image": {load}{change}}} for path in paths)'
-    return f'. Or: lmdbloader.write({samples}, OUT, fields={{"image": lmdbloader.fields.Image()}})'
+    return f". Or: lmdbloader.write({samples}, OUT, fields={_IMAGE_FIELD})"
 
 
 @contextmanager

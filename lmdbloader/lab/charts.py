@@ -75,7 +75,20 @@ def draw(study: Study) -> dict[str, Figure]:
         title = f"{_window(row)}, {row.num_processes} at once"
         place = row.num_workers if by_workers else row.batch_size
         panels.setdefault(title, {}).setdefault(row.source, {})[place] = row.turns
-    if panels:
+    places = {place for panel in panels.values() for points in panel.values() for place in points}
+    if panels and len(places) == 1:  # a line of one point shows nothing
+        found["loading"] = draw_bars(
+            {
+                title: {
+                    LOADER_NAMES[source].replace(" (", "\n("): {"": statistics.median(*panel[source].values())}
+                    for source in COLOURS
+                    if source in panel
+                }
+                for title, panel in sorted(panels.items())
+            },
+            "samples/s",
+        )
+    elif panels:
         curves = {
             title: [
                 Curve(LOADER_NAMES[source], COLOURS[source], panel[source]) for source in COLOURS if source in panel

@@ -62,8 +62,8 @@ def read_lmdb(
     include_sources = flag("include_sources", include_sources)
     if include_sources and not opened.reader.manifest.with_source:
         raise OptionError(
-            f"{option('include_sources', True)}: {opened.path} has no sources, because it was written from Python. "
-            "Leave it out."
+            f"{option('include_sources', True)}: {opened.path} has no sources, because it was written from Python "
+            "without them. Leave it out."
         )
     ray = need_ray("read_lmdb", data=True)
     from lmdbloader.ray.datasource import LmdbDatasource

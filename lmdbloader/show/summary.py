@@ -92,7 +92,7 @@ class Summary:
         path: As it was given.
         num_samples: Samples in it.
         fields: In the order of a sample.
-        num_sources: Files or pairs that samples were made from; None for a dataset written from Python.
+        num_sources: Files or pairs that samples were made from; None for a dataset without sources.
         samples_per_source: (fewest, most); None likewise.
         num_skipped: Sources that could not be used and were left out.
         classes: For each label field its (name, samples) by label; None for the classes of boxes, as counting them

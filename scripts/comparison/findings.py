@@ -29,15 +29,18 @@ _SCHEDULE_EPOCHS = 32
 _KNOWN_RATIO = 1.1
 
 
-def times(ratio: float) -> str:
-    """Return a ratio in words.
+def times(ratio: float, what: str = "fast") -> str:
+    """Return in words how fast, or how long, something is compared with another.
 
-    >>> times(5.14), times(28.3), times(1.0), times(0.82), times(140.2)
-    ('5.1 times', '28 times', '1.0 times', '0.82 times', '140 times')
+    >>> times(5.14), times(28.3), times(0.82), times(140.2)
+    ('5.1 times as fast', '28 times as fast', '0.82 times as fast', '140 times as fast')
+    >>> times(0.96), times(1.04, "long"), times(1.06, "long")
+    ('about as fast', 'about as long', '1.1 times as long')
     """
-    if ratio < 0.95:
-        return f"{ratio:.2f} times"
-    return f"{ratio:.1f} times" if ratio < 10 else f"{ratio:,.0f} times"
+    if 0.95 <= ratio < 1.05:
+        return f"about as {what}"
+    digits = 2 if ratio < 0.95 else 1 if ratio < 10 else 0
+    return f"{ratio:,.{digits}f} times as {what}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +264,7 @@ def headline(results: Results) -> str:
             best = best_by_workers(results, model)
             ratio = best[_OURS].samples_per_s / best["folder"].samples_per_s if best else _ratio(found).value
             if _is_clear(results, model):
-                clear.append(f"{MODEL_NAMES[model]} {times(ratio)} as fast")
+                clear.append(f"{MODEL_NAMES[model]} {times(ratio)}")
             else:
                 unclear.append(MODEL_NAMES[model])
             apart = found[_OURS].apart
@@ -429,18 +432,19 @@ def _speed(results: Results, model: str) -> Iterator[str]:
         f"{percent(ours.stall)} of the time instead of {percent(folder.stall)}."
     )
     ratio = _ratio(found)
-    as_fast = times(ratio.value)
+    as_fast, interval = times(ratio.value), ""
     if ratio.low is not None and ratio.high is not None:
-        as_fast += f" (95 % interval {number(ratio.low)} to {number(ratio.high)})"
+        interval = f" (95 % interval {number(ratio.low)} to {number(ratio.high)})"
     best = best_by_workers(results, model)
     if best:
         best_ratio = times(best[_OURS].samples_per_s / best["folder"].samples_per_s)
         yield (
-            f"With the number of workers that suits each, Loader is {best_ratio} as fast as image files; with "
-            f"{results.setting(model).workers} for both, as in these runs, {as_fast}."
+            f"With the number of workers that suits each, Loader is {best_ratio} as image files; with "
+            f"{results.setting(model).workers} for both, as in these runs, "
+            f"{as_fast.replace('times as fast', 'times')}{interval}."
         )
     elif _is_clear(results, model):
-        yield f"In these runs Loader is {as_fast} as fast as image files."
+        yield f"In these runs Loader is {as_fast} as image files{interval}."
     elif ratio.low is not None and ratio.high is not None:
         yield (
             "The runs vary too much to compare speeds: Loader is between "
@@ -537,7 +541,8 @@ def _steps_section(results: Results, model: str, values: Sequence[Value]) -> Sec
         grows = [last.phases[phase] / first.phases[phase] for phase in ("forward", "backward")]
         sentences.append(
             f"From batches of {first.name} to batches of {last.name}, with {int(last.name) / int(first.name):g} times "
-            f"the samples, the forward pass takes {times(grows[0])} as long and the backward pass {times(grows[1])}."
+            f"the samples, the forward pass takes {times(grows[0], 'long')} and the backward pass "
+            f"{times(grows[1], 'long')}."
         )
     return Section(
         f"steps-{model}", f"{_sentence_name(model)}: where a step's time goes",
@@ -586,13 +591,10 @@ def _of_sweep(results: Results, model: str, sweep: Sweep, values: Sequence[Value
             ratios[at[_OURS].name] = at[_OURS].samples_per_s / at["folder"].samples_per_s
     if ratios:
         least, most = min(ratios, key=ratios.__getitem__), max(ratios, key=ratios.__getitem__)
-        if least == most:
-            yield f"Loader is {times(ratios[least])} as fast as image files."
+        if times(ratios[least]) == times(ratios[most]):
+            yield f"Loader is {times(ratios[least])} as image files."
         else:
-            yield (
-                f"Loader is {times(ratios[least])} as fast as image files at {least}, and {times(ratios[most])} at "
-                f"{most}."
-            )
+            yield (f"Loader is {times(ratios[least])} as image files at {least}, and {times(ratios[most])} at {most}.")
     if sweep.name == "resize":
         yield from _progressive(results, model, sweep, values)
     if sweep.name == "workers":
@@ -604,4 +606,4 @@ def _of_sweep(results: Results, model: str, sweep: Sweep, values: Sequence[Value
     elif len(sweep.arms) == 1 and len(values) > 1:
         first, *others = values
         for other in others:
-            yield f"{other.name} is {times(other.samples_per_s / first.samples_per_s)} as fast as {first.name}."
+            yield f"{other.name} is {times(other.samples_per_s / first.samples_per_s)} as {first.name}."

@@ -341,7 +341,9 @@ class Others:
         found = [(as_text(name), "a link to a folder that it is in") for name in sorted(self._links)]
         for (is_litter, kind), (count, first) in sorted(self._kinds.items()):
             what = "hidden or left by a program" if is_litter else "not read"
-            found.append((kind, f"{count:,} {what}: {as_text(first)}{' ...' * (count > 1)}"))
+            load = 'lmdbloader.write(({"array": numpy.load(path)} for path in paths), OUT)'
+            write = f"; as arrays: {load}" * (kind == "*.npy")
+            found.append((kind, f"{count:,} {what}: {as_text(first)}{' ...' * (count > 1)}{write}"))
         return tuple(found)
 
 

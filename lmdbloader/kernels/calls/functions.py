@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import importlib
+import inspect
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
@@ -79,15 +80,14 @@ def compile_function(
         )
     memory = importlib.import_module(f"{__name__.split('.')[0]}.kernels.runtime.memory")
     name = getattr(function, "__name__", repr(function))
-    named = {f"parameter_{name}": value for name, value in parameters.items()}
-    arguments = [f", {name}={'int64' if is_whole else ''}(numbers[k, {i}])" for i, (name, is_whole) in enumerate(drawn)]
-    arguments += [f", {name}=parameter_{name}" for name in parameters]
+    python = getattr(function, "py_func", function)
+    values = {name: f"{'int64' if is_whole else ''}(numbers[k, {i}])" for i, (name, is_whole) in enumerate(drawn)}
+    values |= {name: f"parameter_{name}" for name in parameters}
+    named, arguments = _in_order(python, values, parameters)
     view = _CHANNELS_LAST if channels_last else _FLAT
     text = _SOURCE.format(
-        num_drawn=len(drawn), view=view.format(at="room"), view_out=view.format(at="addresses[k]"),
-        arguments="".join(arguments),
+        num_drawn=len(drawn), view=view.format(at="room"), view_out=view.format(at="addresses[k]"), arguments=arguments,
     )  # fmt: skip
-    python = getattr(function, "py_func", function)
     key = _content(
         (python if boundscheck else function, tuple(drawn), *parameters, *parameters.values(), dtype.str,
          channels_last, boundscheck),
@@ -116,6 +116,23 @@ def compile_function(
         if key is not None:
             _compiled[key] = callee
     return callee
+
+
+def _in_order(
+    python: Callable[..., Any], values: Mapping[str, str], parameters: Mapping[str, Any]
+) -> tuple[dict[str, Any], str]:
+    """Return the constants of a call by name, and its arguments after the two images, by position.
+
+    Numba gives keywords to the wrong arguments if they are in another order, or if a default is between them.
+    """
+    named = {f"parameter_{name}": value for name, value in parameters.items()}
+    rest = list(inspect.signature(python).parameters.values())[2:]
+    last = max((number for number, argument in enumerate(rest) if argument.name in values), default=-1)
+    for argument in rest[: last + 1]:
+        if argument.name not in values:
+            named[f"parameter_{argument.name}"] = argument.default
+    given = (values.get(argument.name, f"parameter_{argument.name}") for argument in rest[: last + 1])
+    return named, "".join(f", {value}" for value in given)
 
 
 def _content(value: Any, within: tuple[CodeType, ...] = ()) -> Hashable:

@@ -185,7 +185,7 @@ def _storage(found: Plan) -> Iterator[str]:
 def _caching(found: Plan) -> Iterator[str]:
     if found.cache_fraction:
         left = 1 - found.cache_fraction
-        gain = f"{1 / left:.2f} times faster" if left else "without it"
+        gain = "without it" if not left else f"{1 / left:.2f} times faster" if left < 0.95 else "hardly faster"
         yield (
             f"With {found.cache_fraction:.0%} of the dataset on a local disk, from the second epoch on the shared "
             f"storage serves {found.most.samples_per_s * left:,.0f} reads a second and "

@@ -200,9 +200,10 @@ class Advice:
         """Return the text, with the prediction."""
         if not self.gain_seconds:
             return self.text
-        now = self.step_seconds + self.gain_seconds
-        bound = "at best " if self.is_bound else ""
-        return f"{self.text} Predicted: {bound}{1000 * self.step_seconds:.3g} ms a step instead of {1000 * now:.3g} ms."
+        then, now = (f"{1000 * value:.3g}" for value in (self.step_seconds, self.step_seconds + self.gain_seconds))
+        if then == now:
+            return f"{self.text} Predicted: hardly shorter steps."
+        return f"{self.text} Predicted: {'at best ' if self.is_bound else ''}{then} ms a step instead of {now} ms."
 
 
 # The advice, the seconds of a step with it, and whether that is the best case.
@@ -352,8 +353,12 @@ def _compiled(name: Bottleneck, feed: LoadingCost, facts: LoaderFacts, side: int
         step = feed.step_with(feed.total - decode + moved * (growth - 1))
         yield f"{recoded} {_as_pixels(images, path)}".lstrip(), step, images.is_resized
     elif name == "decode" and not recoded:
-        text = f"Run on twice as many cores: as pixels, {growth:.1f} times as large, the images do not fit in memory."
+        text = f"Run on twice as many cores: as pixels, {_as_large(growth)}, the images do not fit in memory."
         yield text, feed.step_with(feed.total / 2), False
+
+
+def _as_large(growth: float) -> str:
+    return "about as large as it is" if 0.95 <= growth < 1.05 else f"{growth:.1f} times as large"
 
 
 def _is_pixels(images: StoredImages) -> bool:
@@ -364,7 +369,7 @@ def _as_pixels(images: StoredImages, path: str) -> str:
     """Return the sentence about images without a codec."""
     how = recode_line(path, "--codec raw") if _is_pixels(images) else "`lmdbloader convert` with --write-mode raw"
     growth = images.raw_nbytes / max(images.stored_nbytes, 1.0)
-    return f"Store pixels: {how} leaves nothing to decode, and makes the file {growth:.1f} times as large."
+    return f"Store pixels: {how} leaves nothing to decode, and makes the file {_as_large(growth)}."
 
 
 def _recoded(images: StoredImages, path: str) -> str:

@@ -131,7 +131,8 @@ def _line(rows: Sequence[StudyRow]) -> str:
     spans = []
     for name, ratios in found.items():
         ends = dict.fromkeys((show_times(min(ratios)), show_times(max(ratios))))
-        spans.append(f"{' to '.join(ends)} times as fast as the {name}")
+        how = "about as fast" if min(ratios) >= 0.95 and max(ratios) < 1.05 else f"{' to '.join(ends)} times as fast"
+        spans.append(f"{how} as the {name}")
     return f"The Loader is {', '.join(spans)}." if spans else ""
 
 
