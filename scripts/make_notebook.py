@@ -15,7 +15,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 ROOT = Path(__file__).resolve().parent.parent
-NAMES = ("1_convert_and_look", "2_from_8_to_128", "3_super_resolution", "4_doctor", "5_classifier")
+NAMES = ("0_colab", "1_convert_and_look", "2_from_8_to_128", "3_super_resolution", "4_doctor", "5_classifier")
 NOTEBOOKS = tuple(ROOT / "notebooks" / f"{name}.ipynb" for name in NAMES)
 # A stored notebook is read in a browser and kept by git.
 MAX_NBYTES = 1_500_000

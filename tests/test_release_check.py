@@ -36,6 +36,7 @@ def tried(release_check: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleT
     monkeypatch.setattr(release_check, "make_environment", lambda folder: folder / "bin")
     monkeypatch.setattr(release_check, "pip_install", lambda programs, folder, *what: None)
     monkeypatch.setattr(release_check, "try_it", lambda programs, folder: {"patches": 0.25})
+    monkeypatch.setattr(release_check, "check_types", lambda programs, folder: None)
     monkeypatch.setattr(release_check, "check_frameworks", list)
     monkeypatch.setattr(release_check, "installed_sizes", lambda programs, folder: {"lmdbloader": 7.0, "numpy": 70.0})
     return release_check
