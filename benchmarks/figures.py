@@ -327,7 +327,8 @@ def several(*calls: tuple[Callable[..., float], Any]) -> Callable[[], Numbers]:
 README, TWO_CORES = "README.md", "docs/benchmarks/index.md"
 TRAIN_SR, SCALE = "docs/how-to/train-sr.md", "docs/project/coverage.md"
 _DATALOADER = ("dataloaders", "DataLoader, folder, Pillow", "photos")
-_ROW = "| {name} | {:.2f} ± {:.2f} | {:.2f} ± {:.2f} |"
+# In the order of README's table.
+_PEERS = ("lmdbloader", "ffcv_fused", "litdata", "webdataset", "datasets", "dali")
 FIGURES: tuple[Figure, ...] = (
     Figure(README, "whole 2K photographs: {:,.0f} pairs per second.", one(crops, "whole images")),
     Figure(README, "over the PNG files: {:.1f};", one(crops, "whole PNG")),
@@ -342,21 +343,9 @@ FIGURES: tuple[Figure, ...] = (
         README, "The accuracy is the same: {:.3f} and {:.3f}.",
         several((accuracy, "Loader, original files", "top1"), (accuracy, "folder, DataLoader", "top1")),
     ),
-    Figure(
-        README,
-        "| JPEG crops per second, 2 cores | {:,.0f} | {:,.0f} | {:,.0f} | {:,.0f} | {:,.0f} | {:,.0f} |",
-        several(*(
-            (peer, "crops-jpeg", name)
-            for name in ("lmdbloader", "ffcv_fused", "litdata", "webdataset", "datasets", "dali")
-        )),
-    ),
-    Figure(
-        README,
-        "| Pairs of patches per second, 2 cores | {:,.0f} | {:,.0f} | {:,.0f} | {:,.0f} | {:,.0f} | {:,.0f} |",
-        several(*(
-            (peer, "pairs", name)
-            for name in ("lmdbloader", "ffcv_fused", "litdata", "webdataset", "datasets", "dali")
-        )),
+    *(
+        Figure(README, f"| {what} per second, 2 cores |" + 6 * " {:,.0f} |", several(*((peer, job, n) for n in _PEERS)))
+        for what, job in (("JPEG crops", "crops-jpeg"), ("Pairs of patches", "pairs"))
     ),
     Figure(
         README, "{:,.0f} pairs of 96 and 48 pixels per second on sixteen cores, lmdbloader {:,.0f}.",

@@ -178,3 +178,11 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     for name, value in (("Event", Event), ("current_stream", lambda _: None), ("synchronize", synchronize)):
         monkeypatch.setattr(torch.cuda, name, value)
     return times
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make groups of a few samples, and commit every few groups."""
+    monkeypatch.setattr("lmdbloader.conversion.samples.GROUP_NBYTES", 3000)
+    monkeypatch.setattr("lmdbloader.store.writing.part.TRANSACTION_NBYTES", 10_000)
+    monkeypatch.setattr("lmdbloader.conversion.from_python._SLOW_SAMPLES", 100)

@@ -22,20 +22,13 @@ from lmdbloader.store import Work
 from lmdbloader.store.writing.part import num_committed
 from lmdbloader.store.writing.work import put_in_place
 
+pytestmark = pytest.mark.usefixtures("small_steps")
 FILES = ("data.mdb", "index.arrow", "manifest.json")
 
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
-
-
-@pytest.fixture(autouse=True)
-def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make groups of a few samples, and commit every few groups."""
-    monkeypatch.setattr("lmdbloader.conversion.samples.GROUP_NBYTES", 3000)
-    monkeypatch.setattr("lmdbloader.store.writing.part.TRANSACTION_NBYTES", 10_000)
-    monkeypatch.setattr("lmdbloader.conversion.from_python._SLOW_SAMPLES", 100)
 
 
 @pytest.fixture

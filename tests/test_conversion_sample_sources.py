@@ -12,6 +12,8 @@ import lmdbloader
 from lmdbloader import LMDBDataset, fields
 from lmdbloader.errors import DestinationError, OptionError
 
+pytestmark = pytest.mark.usefixtures("small_steps")
+
 
 def named(number: int, source: Any) -> dict[str, Any]:
     return {**sample(number), "source": source}
@@ -30,14 +32,6 @@ class Named:
         if index == self.breaks_at:
             raise RuntimeError("a bad sample")
         return named(index, self.name.format(index // 2))
-
-
-@pytest.fixture(autouse=True)
-def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make groups of a few samples, and commit every few groups."""
-    monkeypatch.setattr("lmdbloader.conversion.samples.GROUP_NBYTES", 3000)
-    monkeypatch.setattr("lmdbloader.store.writing.part.TRANSACTION_NBYTES", 10_000)
-    monkeypatch.setattr("lmdbloader.conversion.from_python._SLOW_SAMPLES", 100)
 
 
 @pytest.fixture

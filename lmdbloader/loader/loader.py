@@ -240,7 +240,7 @@ class Loader(DataLoader[Any]):
                 use for that: above 0 and at most 0.95. Processes of torchrun on one machine divide the computer's, as
                 each has copies of its own.
             io: "mmap" reads through a memory map; "pread" reads copies, which costs some speed and avoids the map's
-                rare risks (see docs/concepts/how-it-works.md). By default as the dataset was opened, but "pread" if it
+                rare risks (see docs/concepts/reliability.md). By default as the dataset was opened, but "pread" if it
                 is larger than the free memory: from the disk this is faster.
             verify: Whether to verify every payload's checksum before it is used.
             on_corrupt: "raise" ends the iteration with CorruptError at a damaged sample; "skip" leaves it out of its
