@@ -199,6 +199,7 @@ def test_what_does_not_fit_inside_is_refused() -> None:
             r"lmdbloader.transforms.ColorJitter\(",
         ),
         (T.ColorJitter, r"Write ColorJitter\(...\)"),
+        (T.Views([FLIP]), r"into the lists of Views: Views\(\[RandomApply\("),
         (lambda batch: batch, r"Functions go to the end of Loader\(.*RandomApply"),
     ]:
         with pytest.raises(OptionError, match=line):

@@ -201,6 +201,8 @@ def _item(of: Any, value: Any) -> Any:
         line = f"Write a list, {'[]' if kind == 'Identity' else '[...]'}, in place of {kind}."
     elif type(value).__module__.startswith("torchvision."):
         line = f"Write lmdbloader.transforms.{kind}(...), or leave it out if there is none."
+    elif isinstance(value, SeveralViews):
+        line = f"Put {name} into the lists of {kind}: {kind}([{name}([...])], ...)."
     else:
         line = f"Functions go to the end of Loader(..., transforms=[..., {name}([...]), function])."
     raise OptionError(
