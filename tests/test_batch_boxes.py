@@ -6,7 +6,7 @@ import json
 import pickle
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Subset
 from transform_lists import lists_of_transforms
+from transform_reference import COLORS, WARPS
 
 import lmdbloader
 from lmdbloader import fields
@@ -24,11 +25,7 @@ from lmdbloader.fields import kind_named
 
 DECLARED = {"mask": fields.Mask(), "boxes": fields.Boxes(), "labels": fields.Labels(), "points": fields.Points()}
 SIZES = [(37, 23), (24, 24), (30, 50)]
-OTHERS = (
-    T.ToDtype, T.Normalize, T.RandomErasing, T.Cutout, T.ColorJitter, T.RandomGrayscale, T.RandomSolarize,
-    T.GaussianBlur, T.GaussianNoise, T.RandomInvert, T.RandomPosterize, T.RandomEqualize, T.RandomAutocontrast,
-    T.RandomAdjustSharpness, T.RandomChannelPermutation, T.RandomRotation, T.RandomAffine, T.RandomPerspective,
-)  # fmt: skip
+OTHERS = (T.ToDtype, T.Normalize, T.RandomErasing, T.Cutout, *get_args(COLORS), *get_args(WARPS))
 
 
 def sample_of(height: int, width: int, seed: int, count: int = 1) -> dict[str, Any]:

@@ -6,15 +6,19 @@ import dataclasses
 import enum
 import math
 import pickle
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from transform_reference import COLORS
 
 from lmdbloader import transforms as T
 from lmdbloader.errors import OptionError
+from lmdbloader.kernels.transform import opcodes
+from lmdbloader.transforms import operations
+from lmdbloader.transforms.base import Geometry
 
 ALL = [
     T.RandomCrop(96),
@@ -62,6 +66,12 @@ ALL = [
     T.RandomChoice([T.RandomCrop(8), [], T.RandomApply([T.CenterCrop(8)])], [1, 2, 0.5], fields=("hr",)),
     T.RandomOrder([T.RandomHorizontalFlip(), T.GaussianBlur(3)]),
 ]
+
+
+def test_every_transform_is_in_the_lists_of_these_tests() -> None:
+    classes = {getattr(operations, name) for name in operations.__all__ if name != "DTYPES"}
+    assert classes <= {type(transform) for transform in ALL}
+    assert {c for c in classes if issubclass(c, Geometry) and c.code >= opcodes.JITTER} == set(get_args(COLORS))
 
 
 @pytest.mark.parametrize("transform", ALL, ids=repr)

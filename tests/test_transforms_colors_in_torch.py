@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from torch.utils._python_dispatch import TorchDispatchMode
+from transform_reference import COLORS
 
 import lmdbloader
 from lmdbloader import LMDBDataset, Loader, fields
@@ -134,7 +135,12 @@ EVERY = [
     T.ColorJitter(0.4, 0.4, 0.4, 0.1), T.RandomGrayscale(1.0), T.RandomInvert(1.0), T.GaussianBlur(9),
     T.GaussianBlur(41, 8.0), T.GaussianNoise(), T.RandomPosterize(3, 1.0), T.RandomEqualize(1.0),
     T.RandomAutocontrast(1.0), T.RandomAdjustSharpness(2, 1.0), T.RandomChannelPermutation(),
+    T.RandomSolarize(128, 1.0),
 ]  # fmt: skip
+
+
+def test_every_change_of_colors_is_tested() -> None:
+    assert {type(transform) for transform in EVERY} == set(get_args(COLORS))
 
 
 class Calls(TorchDispatchMode):

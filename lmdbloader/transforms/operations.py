@@ -1,7 +1,7 @@
 """The transforms of geometry and colours: each with its arguments and its numbers for the kernels.
 
 A new one gets its class here, its number in `lmdbloader.kernels.transform.opcodes`, and its branch in
-`lmdbloader.kernels.transform`: in `program` if it moves pixels, in `color` if it changes colours.
+`lmdbloader.kernels.transform`: in `program` if it moves pixels, in `color` or `tones` if it changes colors.
 """
 
 from __future__ import annotations
