@@ -103,7 +103,7 @@ def test_splits_become_datasets_with_common_labels(src: Path, out: Path, tmp_pat
     assert "is a dataset. With --split" in capsys.readouterr().err
     new = tmp_path / "new"
     assert main(["convert", str(splits), str(new), "--split", "--write-mode", "raw", "--jpeg-quality", "80"]) == 2
-    assert "jpeg_quality has no effect" in capsys.readouterr().err
+    assert "--jpeg-quality has no effect" in capsys.readouterr().err
     assert not new.exists()
     assert main(["convert", str(src), str(out), "--split"]) == 1
     assert "holds no folders like train/ and val/" in capsys.readouterr().err
@@ -129,7 +129,7 @@ def test_the_same_again_says_so(src: Path, out: Path, capsys: Capture) -> None:
     expected = f"{out}: already made from the same inputs with the same options (3 samples); nothing to do\n"
     assert capsys.readouterr() == (expected, "")
     assert main(["convert", str(src), str(out), "--patch-size", "8"]) == 1
-    assert "overwrite=True" in capsys.readouterr().err
+    assert "(--overwrite)" in capsys.readouterr().err
     assert main(["convert", str(src), str(out), "--patch-size", "8", "--overwrite"]) == 0
     assert len(lmdbloader.LMDBDataset(out)) == 18
 
@@ -137,7 +137,7 @@ def test_the_same_again_says_so(src: Path, out: Path, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
-        (["SRC", "OUT", "--stride", "4"], 2, "stride without patch_size"),
+        (["SRC", "OUT", "--stride", "4"], 2, "--stride without --patch-size"),
         (["SRC", "OUT", "--patch-size", "17"], 1, "0.png: 24x16 pixels are smaller than a patch of 17"),
         (["SRC/nowhere", "OUT"], 1, "there is no such folder"),
         (["SRC", "OUT/deeper"], 1, "does not exist. Create it first"),
@@ -152,6 +152,19 @@ def test_errors_are_one_line_and_a_status(
     assert text.startswith("lmdbloader: ") and text.count("\n") == 1
     assert message in text
     assert left(out) == []
+
+
+@pytest.mark.parametrize("more", [["--workers", "2"], ["--parts", "2"]], ids=["workers", "writers"])
+def test_the_messages_of_other_processes_name_flags(tmp_path: Path, capsys: Capture, more: list[str]) -> None:
+    rng = np.random.default_rng(0)
+    for number in range(4):
+        for half, side in (("hr", 401), ("lr", 200)):
+            (tmp_path / half).mkdir(exist_ok=True)
+            pixels = rng.integers(0, 256, (side, side, 3), np.uint8)
+            Image.fromarray(pixels).save(tmp_path / half / f"{number}.bmp")
+    halves = [word for half in ("hr", "lr") for word in (f"--{half}", str(tmp_path / half))]
+    assert main(["convert", *halves, str(tmp_path / "out"), *more, "--workers", "2"]) == 1
+    assert "multiple of 2. --crop-to-scale crops it" in capsys.readouterr().err
 
 
 def test_a_path_that_the_terminal_cannot_show(src: Path, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_a_set_is_planned_converted_and_joined(src: Path, out: Path, capsys: Cap
 def test_a_plan_by_size_tells_the_number_of_parts(src: Path, out: Path, capsys: Capture) -> None:
     assert "planned 4 parts" in run(capsys, "convert", src, out, "--part-size", "1KiB", "--plan-only")[1]
     status, _, errors = run(capsys, "convert", src, out, "--part-size", "1KiB", "--part", "0/3")
-    assert status == 2 and f"part='0/3': {out} has 4 parts, not 3" in errors
+    assert status == 2 and f"--part 0/3: {out} has 4 parts, not 3" in errors
     assert run(capsys, "convert", src, out, "--part", "3/4")[0] == 0
     assert run(capsys, "convert", src, out, "--part-size", "1KiB", "--part", "2/4")[0] == 0
 

@@ -64,7 +64,7 @@ def test_subset_takes_an_expression(place: Path, tmp_path: Path, capsys: Capture
     share = ("subset", place / "a", "-o", tmp_path / "share", "--fraction", "30%", "--seed", 4)
     assert run(capsys, *share)[1].startswith(f"{tmp_path / 'share'}: 3 of 10 samples")
     status, _, errors = run(capsys, "subset", place / "a", "-o", tmp_path / "more")
-    assert status == 2 and "indices, names, limit, fraction" in errors
+    assert status == 2 and "EXPRESSION, --indices, --names, --limit, --fraction" in errors
     assert not (tmp_path / "more").exists()
 
 

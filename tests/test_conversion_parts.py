@@ -415,9 +415,7 @@ def test_a_writer_that_was_killed_is_named_and_the_call_resumed(
         "    return real(source, *rest)\ntasks.read_files = read_files"
     )
     with monkeypatch.context() as patch, pytest.raises(WorkerError, match=r"was killed by SIGKILL while making part 1"):
-        patch.setattr(
-            part_writers, "_START", f"import sys; sys.path[:] = {{path!r}}; exec({killed!r}); {part_writers._START}"
-        )
+        patch.setattr(part_writers, "_START", f"exec({killed!r}); {part_writers._START}")
         lmdbloader.convert(src, out, parts=2, workers=2)
     lines: list[str] = []
     assert lmdbloader.convert(src, out, parts=2, workers=1, log=lines.append).num_samples == 8

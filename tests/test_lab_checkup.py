@@ -279,7 +279,7 @@ def test_a_slow_python_function_is_named(pairs: Path) -> None:
 
 @pytest.mark.usefixtures("short")
 def test_images_of_many_sizes_want_a_crop(whole: Path) -> None:
-    with pytest.raises(OptionError, match="--crop N"):
+    with pytest.raises(OptionError, match="need a crop"):
         doctor(whole, batch_size=2, step_seconds=0.01)
     with pytest.raises(OptionError, match=r"batch_size=0.*whole number from 1"):
         doctor(whole, batch_size=0, step_seconds=0.01)

@@ -251,6 +251,16 @@ def words_of(cluster: Cluster) -> list[str]:
     return [str(word) for word in json.loads((cluster.folder / "given").read_text())]
 
 
+def test_super_resolution_gets_one_process_and_no_options_of_the_classifier(cluster: Cluster, datasets: Path) -> None:
+    variables = training(cluster, datasets, SCRIPT=str(ROOT / "scripts" / "train_sr.py"), SLURM_GPUS_ON_NODE="4")
+    del variables["OPTIONS"]
+    job = cluster.submit("train", **variables)
+    assert job.end() == 0, job.log
+    words = words_of(cluster)
+    assert words[words.index("--nproc-per-node") + 1] == "1"
+    assert words[-2:] == ["--checkpoint", str(cluster.folder / "my results" / "checkpoint.pt")]
+
+
 def test_training_reads_the_nodes_own_copies(cluster: Cluster, datasets: Path) -> None:
     variables = {
         **training(cluster, datasets),

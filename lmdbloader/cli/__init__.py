@@ -28,6 +28,7 @@ from typing import Any, NoReturn
 
 from lmdbloader import __version__
 from lmdbloader.base.limits import has_address_limit, no_memory, refused_memory
+from lmdbloader.base.option_names import naming_flags
 from lmdbloader.base.text import plain
 from lmdbloader.cli._streams import forget, say, standard_streams
 from lmdbloader.errors import LmdbloaderError, OptionError, OutputError
@@ -62,7 +63,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # a path may hold characters that the encoding lacks
     try:
-        status: int = options.run(options)
+        with naming_flags(_flags_of(options.parser)):
+            status: int = options.run(options)
         sys.stdout.flush()
         return status
     except OptionError as error:
@@ -140,6 +142,17 @@ def _commands(only: str | None) -> list[tuple[str, ModuleType]]:
     names = [module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")]
     found = [(name, importlib.import_module(f"{__name__}.{name}")) for name in ([only] if only in names else names)]
     return sorted(found, key=lambda item: getattr(item[1], "ORDER", _LAST))
+
+
+def _flags_of(parser: argparse.ArgumentParser) -> dict[str, str]:
+    """Return the names of a command's arguments in messages, by their Python names."""
+    found = {}
+    for action in parser._actions:
+        if action.option_strings:
+            found[action.dest] = action.option_strings[-1]
+        elif isinstance(action.metavar, str):
+            found |= {action.dest: action.metavar, **{word.lower(): word for word in action.metavar.split()}}
+    return found
 
 
 class _Parser(argparse.ArgumentParser):

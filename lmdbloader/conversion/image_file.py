@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from lmdbloader.base.option_names import option
 from lmdbloader.conversion.sources.reading import read
 from lmdbloader.conversion.storage import Pixels, Storage, decode_to_size, keep_file
 from lmdbloader.errors import ImageError, OptionError
@@ -157,7 +158,7 @@ def _opaque(image: Any, policy: DecodePolicy, where: str) -> Any:
     if policy.alpha == "refuse":
         raise OptionError(
             f"{where}: a PIL image of mode {image.mode}; expected L, RGB or I;16. Convert it first, or give "
-            "alpha='drop' or alpha='white'."
+            f"{option('alpha', 'drop')} or {option('alpha', 'white')}."
         )
     pixels = np.asarray(image)
     colors, alpha = pixels[:, :, :-1], pixels[:, :, -1:]

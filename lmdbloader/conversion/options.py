@@ -190,7 +190,7 @@ class ConvertOptions:
     codec: str | None = opt(
         None,
         MAKE,
-        "codec of pixels (default: auto, which tries a few inputs, see {prefer}). delta makes photographs smallest. If "
+        "codec of pixels (default: auto, which tries a few inputs). delta makes photographs smallest. If "
         "it is given without {write_mode}, all images are stored as pixels",
         metavar="{auto,raw,lz4,delta}",
     )

@@ -36,7 +36,7 @@ from lmdbloader.errors import LmdbloaderError, OptionError, WorkerError
 from lmdbloader.format.layout import MANIFEST_FILE
 from lmdbloader.store import Work
 
-_START = "import sys; sys.path[:] = {path!r}; from lmdbloader.conversion.part_writers import serve; serve({handle})"
+_START = "from lmdbloader.conversion.part_writers import serve; serve({handle})"
 # A writer whose connection closes finishes the image that it is working on; after this time it is killed.
 _STOP_SECONDS = 2.0
 # The kinds of messages of a writer: progress, and lines for the log.

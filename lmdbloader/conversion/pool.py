@@ -26,7 +26,7 @@ import pyarrow as pa
 from lmdbloader.base import system
 from lmdbloader.base.cores import count_cores
 from lmdbloader.base.limits import explain_limit, no_memory, refused_memory
-from lmdbloader.base.option_names import option
+from lmdbloader.base.option_names import flags_in_use, option
 from lmdbloader.base.text import plain
 from lmdbloader.conversion.shipping import dumps, loads, unpack
 from lmdbloader.conversion.sources.listing import Sources
@@ -41,7 +41,12 @@ WORTH_A_WORKER_NBYTES = 16 * 2**20
 _STOP_SECONDS = 0.2
 _TASKS_AHEAD = 2
 _PARTS_AHEAD = 3
-_START = "import sys; sys.path[:] = {path!r}; from lmdbloader.conversion.pool import serve; serve({handle}, {place})"
+_START = "from lmdbloader.conversion.pool import serve; serve({handle}, {place})"
+# What every worker does first.
+_FIRST = (
+    "import sys; sys.path[:] = {path!r}; from lmdbloader.base.option_names import naming_flags\n"
+    "with naming_flags({flags!r}): exec({start!r})"
+)
 # Messages: a worker ends a task; the parent has taken a part; the parent sends a task, or the common work, next.
 _END, _TAKEN, _TASK, _COMMON = "end", "taken", "task", "common"
 
@@ -264,11 +269,12 @@ def start_worker(start: str, **handles: int) -> tuple[subprocess.Popen[bytes], C
     any reason, the connection closes and the worker ends.
 
     Args:
-        start: Its program, with {path} for `sys.path`, {handle} for its end of the connection, and the other handles.
+        start: Its program, with {handle} for its end of the connection, and the other handles.
         handles: Descriptors that it gets.
     """
     connection, theirs = Pipe()
-    code = start.format(path=[p for p in sys.path if isinstance(p, str)], handle=theirs.fileno(), **handles)
+    start = start.format(handle=theirs.fileno(), **handles)
+    code = _FIRST.format(path=[p for p in sys.path if isinstance(p, str)], flags=flags_in_use(), start=start)
     env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     try:
         return system.start_python(["-c", code], [theirs.fileno(), *handles.values()], env=env), connection

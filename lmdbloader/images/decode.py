@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
+from lmdbloader.base.option_names import option
 from lmdbloader.errors import ImageError, OptionError
 from lmdbloader.images import jpeg, modern, pillow, png, pnm, rasters
 from lmdbloader.images.header import ImageHeader, Pixels
@@ -71,9 +72,9 @@ class DecodePolicy:
 
     def __post_init__(self) -> None:
         if self.alpha not in get_args(AlphaPolicy):
-            raise OptionError(f"alpha is {self.alpha!r}; expected one of {', '.join(get_args(AlphaPolicy))}")
+            raise OptionError(f"{option('alpha', self.alpha)}: expected one of {', '.join(get_args(AlphaPolicy))}")
         if self.max_pixels < 1:
-            raise OptionError(f"max_pixels is {self.max_pixels}; expected at least 1")
+            raise OptionError(f"{option('max_pixels', self.max_pixels)}: expected at least 1")
 
 
 def read_header(data: bytes | bytearray | memoryview, name: str = "<bytes>") -> ImageHeader:
@@ -131,19 +132,21 @@ def inspect_image(
         raise ImageError(
             name,
             f"{header.width}x{header.height} is {header.width * header.height:,} pixels, "
-            f"more than the limit of {policy.max_pixels:,}; raise max_pixels if you trust the file",
+            f"more than the limit of {policy.max_pixels:,}; raise {option('max_pixels')} if you trust the file",
         )
     if header.alpha and policy.alpha == "refuse":
         raise ImageError(
             name,
-            "the image has an alpha channel or a transparent colour; choose alpha='drop' or alpha='white', in a "
-            "command --alpha drop or --alpha white",
+            "the image has an alpha channel or a transparent color; choose "
+            f"{option('alpha', 'drop')} or {option('alpha', 'white')}",
         )
     if header.with_unnamed is not None and policy.alpha != "drop":
         header = header.with_unnamed()
     if header.alpha and policy.alpha == "white" and (header.dtype.kind == "f" or header.channels not in (1, 3)):
         raise ImageError(
-            name, f"{header.channels} channels of {header.dtype} cannot be composited over white; use alpha='drop'"
+            name,
+            f"{header.channels} channels of {header.dtype} cannot be composited over white; use "
+            f"{option('alpha', 'drop')}",
         )
     return header
 

@@ -15,6 +15,7 @@ import numpy as np
 from lmdbloader.base import system
 from lmdbloader.base.arguments import number, optional, whole
 from lmdbloader.base.cores import count_cores
+from lmdbloader.base.option_names import option
 from lmdbloader.base.progress import shown_steps, watched
 from lmdbloader.base.stopwatch import BatchTimes
 from lmdbloader.base.text import plain
@@ -291,7 +292,7 @@ def _load(dataset: LMDBDataset, batch_size: int, transforms: Sequence[Any], crop
     try:
         loader = Loader(dataset, batch_size, order="random", transforms=transforms, num_threads=1, prefetch=0)
     except OptionError as error:
-        raise OptionError(f"{error} tune(..., crop=N) adds a crop." if crop is None else str(error)) from error
+        raise OptionError(f"{error} {option('crop')} adds a crop." if crop is None else str(error)) from error
     next(iter(loader))
     loader.close()
 

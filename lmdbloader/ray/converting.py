@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lmdbloader.base.option_names import option
+from lmdbloader.base.option_names import flags_in_use, naming_flags, option
 from lmdbloader.base.text import plain
 from lmdbloader.conversion.destination import new_folder
 from lmdbloader.conversion.doubts import refuse_swapped
@@ -117,7 +117,7 @@ def make_parts(
             most = at_once or _TASKS_PER_CPU * max(1, int(ray.cluster_resources().get("CPU", 1)))
             while waiting and len(busy) < most:
                 number = waiting.popleft()
-                busy[task.remote(path, number, dict(keywords))] = number
+                busy[task.remote(path, number, dict(keywords), flags_in_use())] = number
             ready, _ = ray.wait(list(busy), num_returns=1, timeout=1.0)  # the cluster may grow
             if not ready:
                 continue
@@ -191,7 +191,7 @@ def _stop(ray: Any, references: Sequence[Any]) -> None:
 
 
 def make_part(
-    target: str, number: int, keywords: Mapping[str, Any]
+    target: str, number: int, keywords: Mapping[str, Any], flags: Mapping[str, str]
 ) -> tuple[ConvertedPart | LmdbloaderError, list[str]]:
     """Make a part: the function that tasks run.
 
@@ -199,9 +199,11 @@ def make_part(
         target: The absolute path of the dataset.
         number: The number of the part.
         keywords: Keyword arguments of `convert_part`.
+        flags: The flags by which messages name options.
 
     Returns:
         Facts about the part, or the error; and the lines for the log.
     """
     lines: list[str] = []
-    return try_part(target, number, {**keywords, "log": lines.append}), lines
+    with naming_flags(flags):
+        return try_part(target, number, {**keywords, "log": lines.append}), lines

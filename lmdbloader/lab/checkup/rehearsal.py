@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lmdbloader.base import system
+from lmdbloader.base.option_names import option
 from lmdbloader.base.units import MIB, show_nbytes
 from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
@@ -48,13 +49,13 @@ def loader_for(facts: DatasetFacts, batch_size: int, crop: int | None) -> Loader
     except OptionError as error:
         if crop is not None:
             raise
-        raise OptionError(f"{error} Images of many sizes need a crop: crop=N or --crop N.") from error
+        raise OptionError(f"{error} Images of many sizes need a crop: give {option('crop')}.") from error
 
 
 def try_out(loader: Iterable[Any], step_seconds: float) -> tuple[Profile, list[int]]:
     """Return the profile of a pass with steps that are waited out, and the memory in use after each step, in bytes."""
     if not 0 <= step_seconds < float("inf"):
-        raise OptionError(f"step_seconds={step_seconds}: expected seconds, at least 0")
+        raise OptionError(f"{option('step_seconds', step_seconds)}: expected seconds, at least 0")
     used: list[int] = []
     recorder = Recorder(loader, device="cpu")
     emptying, fewest = recorder.warmup, _FEWEST_STEPS
