@@ -166,7 +166,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
     if len(options.paths) > 2 or (len(options.paths) == 1 and not options.hr):
-        options.parser.error(f"expected SRC and OUT, or --hr, --lr and OUT, but got {counted(len(options.paths), 'path')}")
+        got = counted(len(options.paths), "path")
+        options.parser.error(f"expected SRC and OUT, or --hr, --lr and OUT, but got {got}")
     src, out = options.paths if len(options.paths) == 2 else (None, options.paths[0])
     if options.address is not None and options.engine != "ray":
         options.parser.error(f"--address {options.address} has no effect without --engine ray")
