@@ -38,7 +38,7 @@ class Image(FieldType):
 
     Arrays are (H, W) or (H, W, C), tensors are (C, H, W). Without a declaration, only uint8 and uint16 with 1 or 3
     channels are images, and other arrays and tensors are an `Array`. All images of a field have one dtype and one
-    number of channels, except that grey can be mixed with RGB, and uint8 with uint16.
+    number of channels, except that gray can be mixed with RGB, and uint8 with uint16.
     """
 
 
@@ -47,7 +47,7 @@ class Mask(FieldType):
     """A label for each pixel of an image, (H, W); read back as a tensor (H, W) of uint8 or uint16.
 
     Transforms move masks with the images of their sample and never mix labels: a resize takes the nearest label.
-    Changes of colours, erasing, ToDtype and Normalize do not change masks.
+    Changes of colors, erasing, ToDtype and Normalize do not change masks.
 
     Attributes:
         ignore_index: The label of pixels that have none, such as those that a crop with padding adds, from 0 to 65,535.

@@ -30,9 +30,9 @@ SCALE, CROP, BATCH_SIZE = 2, 64, 4
 STEPS: dict[ModelName, int] = {"srcnn915": 3000, "espcn": 3000, "edsr-baseline": 400}
 RATES = {"edsr-baseline": 4e-4}
 PAIRS = ("bicubic", "real_esrgan")
-# The demo's split, with one grey photograph more held out.
+# The demo's split, with one gray photograph more held out.
 HELD_OUT = (*HELD_OUT_PHOTOGRAPHS, "camera.png")
-# Degraded test images: the side of a centre crop, and the number of draws of each.
+# Degraded test images: the side of a center crop, and the number of draws of each.
 TEST_SIDE, TEST_DRAWS = 192, 6
 # Tests and the photographs of them that a picture shows.
 DRAWN = (("bicubic", 0), ("bicubic", 2), ("real_esrgan", 12), ("real_esrgan", 17))
@@ -73,7 +73,7 @@ def prepare(folder: Path) -> tuple[Path, Path]:
 
 
 def test_pairs(path: Path) -> dict[str, Pairs]:
-    """Return the tests: whole photographs downscaled by bicubic, and degraded centre crops of them."""
+    """Return the tests: whole photographs downscaled by bicubic, and degraded center crops of them."""
     whole = lmdbloader.LMDBDataset(path)
     hr = lmdbloader.LMDBDataset(path, fields=["hr"])
     degraded = [

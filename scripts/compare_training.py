@@ -194,7 +194,7 @@ class Comparison:
     def _facts(self, machine: Machine) -> list[tuple[str, str]]:
         facts = [("source", str(self.options.source.resolve()))]
         for material in self.materials.values():
-            what = "patch pairs" if isinstance(material, Pairs) else "labelled images"
+            what = "patch pairs" if isinstance(material, Pairs) else "labeled images"
             text = f"{len(material.files):,} {what}, as files and as a dataset with the same pixels"
             if isinstance(material, Photos):
                 text += f"; {len(material.classes)} classes"

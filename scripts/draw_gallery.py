@@ -44,7 +44,7 @@ SEEDS = {
     "CutMix": 21, "BatchFunction": 4, "RandomRotation": 4, "RandomPerspective": 2, "RandAugment": 2,
     "TrivialAugmentWide": 5, "AutoAugment": 6, "AugMix": 4, "RandomApply": 6, "RandomChoice": 2,
 }  # fmt: skip
-# Photographs other than the cat: colourful ones.
+# Photographs other than the cat: colorful ones.
 PHOTOGRAPHS = dict.fromkeys(
     (
         "ColorJitter",

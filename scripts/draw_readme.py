@@ -26,8 +26,8 @@ CROPS = ROOT / "benchmarks" / "results" / "crops.json"
 GPU_RESULTS = ROOT / "benchmarks" / "results" / "gpu"
 CHART, PICTURE = "speed.svg", "superresolution.png"
 
-# Colours, light and dark. A card of its own makes the chart readable on a page
-# of any colour, also where the page and the system disagree about dark mode.
+# Colors, light and dark. A card of its own makes the chart readable on a page
+# of any color, also where the page and the system disagree about dark mode.
 _LIGHT = "--paper: #ffffff; --rule: #e2e5e9; --ink: #1d2126; --muted: #5a616a; --ours: #1763b6; --peer: #9aa1ab;"
 _DARK = "--paper: #15181c; --rule: #31373e; --ink: #e8eaed; --muted: #a4acb6; --ours: #6cb0ff; --peer: #6b7078;"
 # In a file of its own it follows the system; the documentation puts it into pages, which have a switch.
@@ -194,7 +194,7 @@ def _machine(run: Path) -> str:
 
 
 def draw_chart(chart: Chart) -> str:
-    """Return the chart as an SVG file: text stays text, and the colours follow the system's light or dark mode."""
+    """Return the chart as an SVG file: text stays text, and the colors follow the system's light or dark mode."""
     across = (_WIDTH - 2 * _PADDING + 24) / len(chart.panels)
     rows = max(len(panel.bars) for panel in chart.panels)
     top = 78
@@ -259,9 +259,9 @@ def draw_badges() -> dict[str, str]:
     version = re.search(r'^__version__ = "(.+)"$', (ROOT / "lmdbloader/__init__.py").read_text("utf-8"), re.MULTILINE)
     assert version is not None
     # The package's own; the names after AND are those of libraries that wheels for Windows carry.
-    licence = config["metadata"]["license_expression"].partition(" AND ")[0]
+    license_ = config["metadata"]["license_expression"].partition(" AND ")[0]
     python = config["options"]["python_requires"].removeprefix(">=") + "+"
-    values = {"version": version[1], "licence": licence, "python": python}
+    values = {"version": version[1], "license": license_, "python": python}
     return {f"badge-{label}.svg": _draw_badge(label, value) for label, value in values.items()}
 
 

@@ -53,7 +53,7 @@ def load(steps: Sequence[Any] | Views, seed: int) -> Any:
 
 
 def framed(image: Pixels, boxes: Sequence[Sequence[float]], colors: Any = COLORS, width: int = 3) -> Pixels:
-    """Return an image with rectangles (left, top, right, bottom) in colours."""
+    """Return an image with rectangles (left, top, right, bottom) in colors."""
     drawn = Image.fromarray(image)
     for (left, top, right, bottom), color in zip(boxes, colors, strict=False):
         ImageDraw.Draw(drawn).rectangle([left, top, right - 1, bottom - 1], outline=color, width=width)

@@ -19,7 +19,7 @@ NAMES = ("0_colab", "1_convert_and_look", "2_from_8_to_128", "3_super_resolution
 NOTEBOOKS = tuple(ROOT / "notebooks" / f"{name}.ipynb" for name in NAMES)
 # A stored notebook is read in a browser and kept by git.
 MAX_NBYTES = 1_500_000
-# Colour codes in the output of a command.
+# Color codes in the output of a command.
 _TERMINAL = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -37,7 +37,7 @@ def run_notebook(notebook: nbformat.NotebookNode, folder: Path, *, timeout: floa
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "scripts"), os.environ.get("PYTHONPATH")])),
-        "TMPDIR": str(folder),  # to recognise the paths of this run
+        "TMPDIR": str(folder),  # to recognize the paths of this run
     }
     client = NotebookClient(
         notebook, timeout=timeout, kernel_name="python3", resources={"metadata": {"path": str(folder)}}

@@ -1,4 +1,4 @@
-"""Trains a ResNet on labelled images, from a dataset or class folders, on a CPU or GPUs (several with torchrun)."""
+"""Trains a ResNet on labeled images, from a dataset or class folders, on a CPU or GPUs (several with torchrun)."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def find_splits(options: argparse.Namespace) -> tuple[Path, Path | None]:
 
 
 def open_source(place: Path, options: argparse.Namespace) -> Source:
-    """Return labelled images: class folders with --folder, else a dataset."""
+    """Return labeled images: class folders with --folder, else a dataset."""
     return open_labelled(place) if options.folder is None else list_classes(place)
 
 

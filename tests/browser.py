@@ -67,7 +67,7 @@ class Browser:
             path: The file.
             width: Of the window, in CSS pixels.
             height: Of the window, in CSS pixels.
-            dark: Whether the person prefers a dark colour scheme.
+            dark: Whether the person prefers a dark color scheme.
         """
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]

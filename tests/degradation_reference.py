@@ -35,7 +35,7 @@ TO_RGB = np.array([[1, 0, 1.402], [1, -0.344136, -0.714136], [1, 1.772, 0]])
 
 
 def make_kernel(shape: int, size: int, first: float, second: float, angle: float, beta: float) -> F64:
-    """Return a normalised blur kernel."""
+    """Return a normalized blur kernel."""
     place = np.arange(size) - size // 2
     down, across = np.meshgrid(place, place, indexing="ij")
     if shape == blur.SINC:

@@ -29,7 +29,7 @@ OTHERS = (T.ToDtype, T.Normalize, T.RandomErasing, T.Cutout, *get_args(COLORS), 
 
 
 def sample_of(height: int, width: int, seed: int, count: int = 1) -> dict[str, Any]:
-    """Return an image, boxes of whole pixels in it, their centres, and a mask of the first box."""
+    """Return an image, boxes of whole pixels in it, their centers, and a mask of the first box."""
     rng = np.random.default_rng(seed)
     corners = np.sort(rng.integers(0, (width, height), (count, 2, 2)), 1)
     boxes = np.concatenate([corners[:, 0], corners[:, 1] + 1], 1).astype(np.float32)

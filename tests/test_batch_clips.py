@@ -139,7 +139,7 @@ def test_loaders_of_both_kinds_give_the_same_batches(path: Path) -> None:
 def test_frames_of_a_window_have_the_choices_that_one_sample_has(
     ds: LMDBDataset, photos: Path, memory_format: torch.memory_format
 ) -> None:
-    # The middle frame, read as a sample of its own with the same number, has the same crop, turn, colours and erasing.
+    # The middle frame, read as a sample of its own with the same number, has the same crop, turn, colors and erasing.
     clips, files = Clips(ds.where("clip == '000'"), 5), sorted(photos.glob("*.png"))
     middles = ds.where("clip == '000'")[2:10]
     singles = list(Loader(middles, 3, seed=4, shuffle=False, transforms=TRANSFORMS))
@@ -147,7 +147,7 @@ def test_frames_of_a_window_have_the_choices_that_one_sample_has(
     for batch, single in zip(loader, singles, strict=True):
         assert batch.hr.shape == (len(single.hr), 5, 3, 24, 24)
         assert torch.equal(batch.hr[:, 2], single.hr)
-    # Without colours and erasing: the same piece of every frame, mirrored and turned alike, by NumPy.
+    # Without colors and erasing: the same piece of every frame, mirrored and turned alike, by NumPy.
     for batch in Loader(clips, 3, seed=4, shuffle=True, transforms=[RandomCrop(24), RandomDihedral()]):
         for window, numbers in zip(batch.hr.numpy(), batch.frame.tolist(), strict=True):
             frames = [frame_of(files[0], number).transpose(2, 0, 1) for number in numbers]

@@ -136,7 +136,7 @@ def entry_at(payload: bytes, number: int, entry: int) -> bytes:
         lambda p: with_footer(p, footer(p)[0] - 8, footer(p)[1] + 1, footer(p)[2], 1),
         lambda p: with_footer(p, len(p) - 16, 0, footer(p)[2], 1),
         lambda p: with_footer(p, *footer(p)[:3], 6),  # turned, so that it has another shape
-        lambda p: p.replace(b"\xff\xdb\0\x43\1", b"\xff\xdb\0\x43\3"),  # no quantisation for colour
+        lambda p: p.replace(b"\xff\xdb\0\x43\1", b"\xff\xdb\0\x43\3"),  # no quantization for color
         lambda p: entry_at(p, 0, 0),
         lambda p: entry_at(p, 0, 2**64 - 1),
         lambda p: entry_at(p, 4, footer(p)[0]),  # where the second row begins

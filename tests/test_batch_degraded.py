@@ -246,7 +246,7 @@ def test_sizes_on_the_way_may_exceed_those_of_the_image(many: Path) -> None:
 def test_whole_images_of_different_sizes(tmp_path: Path, make: Any, kind: type, channels_last: bool) -> None:
     rng, side = np.random.default_rng(8), [(24, 24), (31, 42), (40, 20), (31, 42), (24, 51), (4, 7)]
     images = [rng.integers(0, np.iinfo(kind).max, (*size, 3)).astype(kind) for size in side]
-    images[2] = images[2][..., 0]  # grey among colours has three equal channels
+    images[2] = images[2][..., 0]  # gray among colors has three equal channels
     path = write(tmp_path / "whole.lmdb", images)
     options: dict[str, Any] = {
         "shuffle": False, "seed": 6, "memory_format": torch.channels_last if channels_last else torch.contiguous_format,

@@ -26,7 +26,7 @@ FLOATS = [T.ToDtype(torch.float32, scale=True), T.Normalize((0.4, 0.5, 0.6), (0.
 
 
 def write_folder(folder: Path) -> None:
-    """Write photographs of many sizes: JPEGs of all samplings, some rotated, grey, progressive, and PNGs."""
+    """Write photographs of many sizes: JPEGs of all samplings, some rotated, gray, progressive, and PNGs."""
     rng = np.random.default_rng(0)
     for i in range(COUNT):
         source = SOURCES[i % 4]

@@ -156,7 +156,7 @@ def not_normalised(epochs: list[Epoch]) -> None:
         ({"shift": 3}, None, "not that of its number"),
         ({"moves": False}, None, "of the crops are the same in two epochs"),
         ({}, other_labels, "labels of other samples"),
-        ({}, not_normalised, "not normalised"),
+        ({}, not_normalised, "not normalized"),
     ],
 )
 def test_a_peer_that_spoils_crops_is_caught(

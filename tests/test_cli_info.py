@@ -52,7 +52,7 @@ def test_shares_of_codecs_ranges_and_classes_are_shown(tmp_path: Path, capsys: p
     lmdbloader.convert(tmp_path / "src", tmp_path / "db", codec="lz4", workers=1)
     assert main(["info", str(tmp_path / "db")]) == 0
     words = " ".join(capsys.readouterr().out.split())
-    assert "image image 20 wide, 10 to 39 high, grey, RGB, 8-bit" in words
+    assert "image image 20 wide, 10 to 39 high, gray, RGB, 8-bit" in words
     assert "raw 15 (50%), lz4 15 (50%)" in words
     assert "label int 0 to 11" in words
     assert "Classes (label): 12 class 00 3 class 01 3" in words

@@ -28,7 +28,7 @@ def pairs(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
 
 @pytest.fixture(scope="module")
 def mixed(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Images of many sizes, of 8 and 16 bits, grey and in colour, small and in tiles, with masks and texts."""
+    """Images of many sizes, of 8 and 16 bits, gray and in color, small and in tiles, with masks and texts."""
     folder, rng = tmp_path_factory.mktemp("mixed"), np.random.default_rng(0)
     whole = [np.asarray(Image.open(path).convert("RGB")) for path in sorted(photos.iterdir())]
     images = [image[: 40 + 7 * i, 10 : 90 + 5 * i] for i, image in enumerate(whole)]

@@ -37,7 +37,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of four photographs, one of them grey."""
+    """A folder of four photographs, one of them gray."""
     folder = tmp_path_factory.mktemp("photographs")
     for name in ("astronaut.png", "camera.png", "chelsea.png", "coffee.png"):
         with Image.open(find_photographs() / name) as image:

@@ -96,7 +96,7 @@ def images_in(folder: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def sixteen(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Whole images in folders below one another: 8 and 16 bits, grey and RGB, one of them in tiles."""
+    """Whole images in folders below one another: 8 and 16 bits, gray and RGB, one of them in tiles."""
     noise = np.random.default_rng(0)
     folder = tmp_path_factory.mktemp("sixteen") / "images"
     for number, (dtype, channels, side) in enumerate(

@@ -355,7 +355,7 @@ def test_a_mask_with_a_palette_keeps_its_numbers_or_is_refused(out: Path, name: 
     with pytest.raises(OptionError, match=rf"{name}'.*mode P.*Mask\(\)"):
         write(samples, out, write_mode=mode)
     write(samples, out, fields={name: Image()})
-    np.testing.assert_array_equal(LMDBDataset(out)[0][1].numpy(), pixels_of(data))  # its colours
+    np.testing.assert_array_equal(LMDBDataset(out)[0][1].numpy(), pixels_of(data))  # its colors
     write(samples, out, write_mode=mode, fields={name: Mask()}, overwrite=True)
     np.testing.assert_array_equal(LMDBDataset(out)[0][1].numpy(), LABELS)
     assert lmdbloader.info(out).fields[0].codecs == ({"jpeg": 1} if mode else {"raw": 1})

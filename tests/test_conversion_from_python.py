@@ -318,7 +318,7 @@ def refused(out: Path, samples: Any, message: str, **options: Any) -> None:
     ("first", "later", "message"),
     [
         (PIXELS, np.zeros((4, 4, 4), np.uint8), "an image of whole numbers with 4 channels, and the first"),
-        (PIXELS, PIXELS.astype(np.float32), "an image of float32, grey or RGB, and the first sample"),
+        (PIXELS, PIXELS.astype(np.float32), "an image of float32, gray or RGB, and the first sample"),
         (PIXELS, PIXELS.astype(np.float64), r"\(5, 7, 3\) float64; expected pixels of uint8, .*astype\('float32'\)"),
         (PIXELS, np.zeros((0, 7, 3), np.uint8), r"\(0, 7, 3\) uint8"),
         (PIXELS, PilImage.fromarray(PIXELS).convert("P"), "a PIL image of mode P; expected L, RGB, I;16 or F"),

@@ -30,7 +30,7 @@ def labels(height: int, width: int, most: int = 21) -> np.ndarray:
 
 
 def save_mask(path: Path, mask: np.ndarray) -> None:
-    """Write a PNG with a palette of other colours than its numbers, as Pascal VOC's."""
+    """Write a PNG with a palette of other colors than its numbers, as Pascal VOC's."""
     image = Image.fromarray(mask)
     if mask.dtype == np.uint8:
         image.putpalette([(255 - 11 * i) % 256 for i in range(768)])
@@ -263,7 +263,7 @@ def test_masks_of_colours_are_refused(folder: Path, tmp_path: Path, suffix: str)
 
 
 def grey_png(numbers: np.ndarray, bits: int) -> bytes:
-    """Return a grey PNG file of so many bits a pixel."""
+    """Return a gray PNG file of so many bits a pixel."""
     lines = np.unpackbits(numbers[:, :, None].astype(np.uint8), axis=2)[:, :, 8 - bits :]
     rows = np.packbits(lines.reshape(len(numbers), -1), axis=1)
     body = b"".join(b"\0" + row.tobytes() for row in rows)
@@ -406,11 +406,11 @@ BLACK, RED, GREEN = (0, 0, 0), (255, 0, 0), (0, 255, 0)
 @pytest.mark.parametrize("at", [1, 37])
 def test_a_number_with_two_colours_stands_for_two_classes(tmp_path: Path, suffix: str, at: int) -> None:
     masks = [coloured(BLACK, RED)] * 40
-    if suffix != ".gif":  # Pillow leaves unused colours out
+    if suffix != ".gif":  # Pillow leaves unused colors out
         save_set(tmp_path / "same", [*masks, coloured(BLACK, RED, GREEN, used=(0, 2))], suffix)
         assert lmdbloader.convert(tmp_path / "same", tmp_path / "kept", layout="masks", workers=1).num_samples == 41
     src = save_set(tmp_path / "src", [*masks[:at], coloured(BLACK, GREEN), *masks[at:]], suffix)
-    message = r"the palettes of the masks differ: 1 has the colour .* in .*\.png and .* in .*\.png"
+    message = r"the palettes of the masks differ: 1 has the color .* in .*\.png and .* in .*\.png"
     with pytest.raises(SourceError, match=message):
         lmdbloader.convert(src, tmp_path / "out", layout="masks", workers=1)
     assert not (tmp_path / "out").exists()

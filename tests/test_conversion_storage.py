@@ -316,7 +316,7 @@ def test_a_shrunk_mask_has_the_labels_of_pillow_s_nearest(height: int, width: in
     new = [data.draw(st.integers(1, side)) for side in (height, width)]
     labels = np.arange(height * width, dtype=np.uint16).reshape(height, width)
     expected = np.array(Image.fromarray(labels.astype(np.int32)).resize((new[1], new[0]), Image.Resampling.NEAREST))
-    # Pillow adds up float64 steps, so where a centre is exactly between two labels its rounding errors decide.
+    # Pillow adds up float64 steps, so where a center is exactly between two labels its rounding errors decide.
     down, across = (
         (2 * np.arange(few) + 1) * many % (2 * few) != 0 for few, many in zip(new, labels.shape, strict=True)
     )

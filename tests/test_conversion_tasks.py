@@ -20,7 +20,7 @@ RECIPE = Recipe((make_field("image", "image", "raw"),))
 
 
 def save(path: Path, height: int, width: int, value: int = 0) -> Source:
-    """A grey PGM of one value."""
+    """A gray PGM of one value."""
     path.write_bytes(b"P5 %d %d 255\n" % (width, height) + bytes([value]) * (height * width))
     return Source(path.name, bytes(path), path.stat().st_size)
 

@@ -58,7 +58,7 @@ def ds(pairs: Path) -> LMDBDataset:
 
 @pytest.fixture(scope="module")
 def deep(tmp_path_factory: pytest.TempPathFactory) -> LMDBDataset:
-    """Images of 16 bits, coloured and grey."""
+    """Images of 16 bits, colored and gray."""
     path = tmp_path_factory.mktemp("cuda") / "deep.lmdb"
     kind = np.uint16
     samples = ({"image": picture(i, (12, 10, 3), kind), "mask": picture(i, (12, 10), kind)} for i in range(21))

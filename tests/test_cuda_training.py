@@ -44,7 +44,7 @@ def patches(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write_classes(path: Path, count: int, seed: int) -> Path:
-    """Write images of four classes, whose colours tell them."""
+    """Write images of four classes, whose colors tell them."""
     rng = np.random.default_rng(seed)
 
     def samples() -> Iterator[dict[str, Any]]:

@@ -21,7 +21,7 @@ demo = load_script("demo")
 
 @pytest.fixture
 def folder(photos: Path, tmp_path: Path) -> Path:
-    """Three photographs, one of them grey, and three images that the demo has no use for."""
+    """Three photographs, one of them gray, and three images that the demo has no use for."""
     folder = tmp_path / "my photos"
     folder.mkdir()
     for name in ("astronaut", "cat"):

@@ -140,10 +140,10 @@ def test_all_images_of_a_field_have_one_type_and_number_of_channels(tmp_path: Pa
     lmdbloader.write(grey, path, fields=IMAGE)
     lmdbloader.write([first], tmp_path / "floats", fields=IMAGE)
     with pytest.raises(
-        OptionError, match=r"field 'image' has images of whole numbers, grey or RGB in .* float32 with 5"
+        OptionError, match=r"field 'image' has images of whole numbers, gray or RGB in .* float32 with 5"
     ):
         lmdbloader.merge([path, tmp_path / "floats"], tmp_path / "both")
-    with pytest.raises(OptionError, match="field 'image' has the pixels whole numbers, grey or RGB in"):
+    with pytest.raises(OptionError, match="field 'image' has the pixels whole numbers, gray or RGB in"):
         lmdbloader.mix([LMDBDataset(path), LMDBDataset(tmp_path / "floats")])
     lmdbloader.merge([tmp_path / "floats"] * 2, tmp_path / "both")
     assert len(LMDBDataset(tmp_path / "both")) == 2

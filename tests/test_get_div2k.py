@@ -24,7 +24,7 @@ class Site:
         files: Path -> content.
         etag: Sent with every file and compared with If-Range; "" sends none.
         break_after: Bytes after which each answer's connection breaks, one entry per answer, None for a whole answer.
-        ranges: Whether Range is honoured.
+        ranges: Whether Range is honored.
         failures: Answers of 503 before anything is served.
         requests: The Range header of every request so far.
     """

@@ -25,7 +25,7 @@ from lmdbloader.images.decode import (
 )
 
 REFUSE, DROP, WHITE = DecodePolicy(), DecodePolicy(alpha="drop"), DecodePolicy(alpha="white")
-CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # of PNG's colour types
+CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # of PNG's color types
 ADAM7 = ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1))
 
 needs_webp = pytest.mark.skipif(not features.check("webp"), reason="this Pillow was built without WebP")
@@ -195,7 +195,7 @@ def test_a_bmp_has_as_many_bits_as_its_header_says(bits, colors):
     data[46:50] = struct.pack("<I", len(colors))
     grey = np.array(colors, np.uint8)[numbers][:, :, None]
     if (bits != 1 and colors == [0, 255]) or (bits != 8 and colors == [*range(16)]):
-        assert "palette of greys" in refusal(bytes(data))
+        assert "palette of grays" in refusal(bytes(data))
         return
     pixels = decode_image(bytes(data))
     assert pixels.shape[:2] == (3, 4) and (pixels == grey).all()

@@ -151,7 +151,7 @@ def test_basicsr_validates_with_images_of_different_sizes_in_three_channels(regi
     def pair(height: int, *channels: int) -> dict[str, Any]:
         return {n: rng.integers(0, 256, (height * k, 9 * k, *channels), np.uint8) for n, k in (("lr", 1), ("hr", 2))}
 
-    pairs = [pair(7, 3), pair(8), pair(9, 3)]  # one of them grey
+    pairs = [pair(7, 3), pair(8), pair(9, 3)]  # one of them gray
     lmdbloader.write(pairs, tmp_path / "d.lmdb")
     for mean, std in ((0.0, 1.0), (0.5, 0.25)):
         statistics = {"mean": [mean] * 3, "std": [std] * 3} if mean else {}

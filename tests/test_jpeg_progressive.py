@@ -244,7 +244,7 @@ def test_the_longest_runs_of_blocks_come_back() -> None:
 
 
 def test_a_file_made_by_hand() -> None:
-    """Two grey blocks: 10, 0, -3, 2 and in place 40 5; 6 and in place 59 1."""
+    """Two gray blocks: 10, 0, -3, 2 and in place 40 5; 6 and in place 59 1."""
     tables = segment(0xC4, b"\0" + bytes([0, 2, 1, 0] + 12 * [0]) + bytes([2, 3, 0]))  # 00, 01, 100
     head = b"\xff\xd8" + segment(0xDB, b"\0" + bytes([1] * 64))
     head += segment(0xC2, bytes([8, 0, 8, 0, 16, 1, 1, 0x11, 0]))

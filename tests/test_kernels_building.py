@@ -188,7 +188,7 @@ import sys
 from pathlib import Path
 from lmdbloader.kernels import entries
 from lmdbloader.kernels.building import linking
-linking.all_entries = lambda: [entries.permute, entries.xxh3]  # to optimise all takes ten seconds
+linking.all_entries = lambda: [entries.permute, entries.xxh3]  # to optimize all takes ten seconds
 try:
     linking.build([linking.best_here()], Path(sys.argv[1]))
 except linking.BuildError as error:

@@ -85,7 +85,7 @@ def cosines() -> np.ndarray:
 
 
 def quantised(plane: np.ndarray, table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return a plane of whole blocks quantised, and of each block whether a coefficient is about halfway."""
+    """Return a plane of whole blocks quantized, and of each block whether a coefficient is about halfway."""
     height, width = plane.shape
     blocks = plane.reshape(height // 8, 8, width // 8, 8).swapaxes(1, 2)
     coefficients = cosines() @ blocks @ cosines().T / table

@@ -109,7 +109,7 @@ def test_correlated_noise_mixes_normal_numbers(plane: int, speckle: bool, clippe
     expected = base + (base * added if speckle else added)
     expected = np.clip(expected, 0, 1) if clipped else expected
     np.testing.assert_allclose(with_correlated(image, level, speckle, clipped), expected, atol=3e-7)
-    # A grey image gets the noise of the first channel.
+    # A gray image gets the noise of the first channel.
     np.testing.assert_allclose(with_correlated(image[:1], level, speckle, clipped), expected[:1], atol=3e-7)
 
 
@@ -176,7 +176,7 @@ def test_real_esrgans_poisson_noise(channels: int, grey: bool) -> None:
 @pytest.mark.parametrize("grey", [False, True])
 @pytest.mark.parametrize("photons", [100.0, 777.7, 10000.0])
 def test_bsrgans_poisson_noise(photons: float, grey: bool) -> None:
-    """The image is rounded to 8 bits first, and the noise is that of its grey, rounded too."""
+    """The image is rounded to 8 bits first, and the noise is that of its gray, rounded too."""
     image = picture(3, 60_000)
     rounded = (levels_of(image) / 255).astype(np.float32)
     noisy = with_poisson(image, photons=photons, grey=grey)

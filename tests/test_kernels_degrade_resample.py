@@ -80,7 +80,7 @@ def filtered(size: int, out_size: int, ratio: float, stretch: float, kernel: Any
 
 
 def redux(size: int, out_size: int) -> np.ndarray:
-    """Return traiNNer-redux's "lanczos" as a matrix: a filter that is normalised by itself, before bicubic."""
+    """Return traiNNer-redux's "lanczos" as a matrix: a filter that is normalized by itself, before bicubic."""
     found = filtered(size, out_size, size / out_size, 1, cubic(-0.75), "edge")
     if out_size < size:
         ratio = size / out_size

@@ -90,7 +90,7 @@ def has_instruction() -> bool:
 
 
 def numpys(values: np.ndarray) -> np.ndarray:
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # aarch64 reports signalling NaNs
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # aarch64 reports signaling NaNs
         return values.astype(np.float16).view(np.uint16)
 
 

@@ -61,7 +61,7 @@ def test_the_hue_of_every_kind_of_pixel_equals_the_definition(dtype: Any, tmp_pa
     for hue in (-0.5, -1 / 3, -1e-9, 1e-9, 1 / 6, 0.3, 0.5):
         found = dataset.transformed([T.ColorJitter(hue=(hue, hue))])[0].image.numpy()
         np.testing.assert_array_equal(found, turn_hue(image, hue, top))
-        # Greys, black and white have no hue; a float32 that was rounded up may be the next of the 65536 levels.
+        # Grays, black and white have no hue; a float32 that was rounded up may be the next of the 65536 levels.
         assert set((found.astype(int) - image)[:, grey].ravel()) <= ({0} if dtype == np.uint8 else {0, 1})
 
 
@@ -97,7 +97,7 @@ def test_the_saturation_of_policies_is_rounded_once() -> None:
     rng = np.random.default_rng(0)
     for saturation in (0.1, 0.37, 1.27, 1.9):
         image = rng.integers(0, 256, (3, 20_000)).astype(np.uint8)
-        image[:, ::2] = image[0, ::2]  # greys, where the last bit decides
+        image[:, ::2] = image[0, ::2]  # grays, where the last bit decides
         f, rest = np.float32, np.float64(np.float32(1 - saturation))
         grey = np.trunc(f(0.2989) * image[0] + f(0.587) * image[1] + f(0.114) * image[2])
         exact = (image * f(saturation)).astype(np.float64) + rest * grey

@@ -28,7 +28,7 @@ TONES = st.one_of(
 
 @st.composite
 def pictures(draw: Any) -> np.ndarray:
-    """Draw an image (C, H, W): noise of all or of a few levels, smooth, or of one colour."""
+    """Draw an image (C, H, W): noise of all or of a few levels, smooth, or of one color."""
     shape = draw(st.sampled_from([1, 3])), draw(st.integers(1, 70)), draw(st.integers(1, 70) | st.just(300))
     dtype = draw(st.sampled_from([np.uint8, np.uint16]))
     low, high = sorted(draw(st.tuples(*[st.integers(0, np.iinfo(dtype).max)] * 2)))

@@ -310,7 +310,7 @@ def test_batches_of_one_hold_images_of_any_size(tmp_path: Path, memory_format: t
         assert len(loader) == len(dataset)
         batches = sorted(loader, key=lambda batch: len(batch.boxes[0]))
         for batch, sample in zip(batches, dataset, strict=True):
-            assert batch.image.shape == (1, 3, *sample.image.shape[1:])  # grey as in a batch with colours
+            assert batch.image.shape == (1, 3, *sample.image.shape[1:])  # gray as in a batch with colors
             assert torch.equal(batch.image[0], sample.image.expand(3, -1, -1))
             assert batch.image.is_contiguous(memory_format=memory_format)
             assert torch.equal(batch.mask, sample.mask[None]) and torch.equal(batch.same, sample.same[None])

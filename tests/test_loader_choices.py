@@ -164,7 +164,7 @@ def test_samples_are_drawn_in_proportion_to_their_weights() -> None:
     degrees = len(expected) - 1
     chi = ((counts[weights > 0] - expected) ** 2 / expected).sum()
     assert abs(chi - degrees) < 5 * math.sqrt(2 * degrees)
-    # Neighbours, and the same position of two epochs, do not depend on each other.
+    # Neighbors, and the same position of two epochs, do not depend on each other.
     other = draws_of(orders(7, weights=weights, draws=70_000), 3, 7) % 7
     for first, second in ((found[:-1], found[1:]), (found, other)):
         pairs = np.bincount(first * 7 + second, minlength=49).reshape(7, 7)[weights > 0][:, weights > 0]

@@ -1,4 +1,4 @@
-"""Boxes and points on a contact sheet: around what they are around, in colours of their labels."""
+"""Boxes and points on a contact sheet: around what they are around, in colors of their labels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DECLARED = {"boxes": fields.Boxes(), "points": fields.Points(), "labels": fields
 
 
 def picture_of(path: Path, **values: Any) -> np.ndarray:
-    """Return the image of a sample of 60 x 40 grey pixels, (160, 240, 3), as a sheet shows it: four times as large."""
+    """Return the image of a sample of 60 x 40 gray pixels, (160, 240, 3), as a sheet shows it: four times as large."""
     sample = {"image": np.full((40, 60, 3), GREY, np.uint8), **values}
     lmdbloader.write([sample], path, fields={name: DECLARED[name] for name in values})
     sheet = np.asarray(lmdbloader.preview(path).image)
@@ -27,7 +27,7 @@ def picture_of(path: Path, **values: Any) -> np.ndarray:
 
 
 def drawn(picture: np.ndarray) -> np.ndarray:
-    """Return which pixels are bright colours (H, W)."""
+    """Return which pixels are bright colors (H, W)."""
     found: np.ndarray = picture.max(2) == 255
     return found
 

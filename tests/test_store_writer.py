@@ -70,7 +70,7 @@ MAKES: dict[str, tuple[str, Callable[[np.ndarray], dict[str, np.ndarray]]]] = {
 @pytest.mark.parametrize("make", list(MAKES))
 def test_the_file_is_at_most_8_percent_larger_than_its_payload(tmp_path: Path, size: int, make: str) -> None:
     codec, sample = MAKES[make]
-    # As many grey ones as it takes for LMDB's few pages of its own not to count.
+    # As many gray ones as it takes for LMDB's few pages of its own not to count.
     many = [patch for patch in patches(size) for _ in range(3 if "grey" in make or codec == "lz4" else 1)]
     written = lmdbloader.write(map(sample, many), tmp_path / "d", codec=codec)
     sizes = written.sizes

@@ -478,7 +478,7 @@ def test_images_that_are_exact_are_not_in_the_mean_psnr() -> None:
     assert baseline.psnr == pytest.approx(np.mean(baseline.psnrs[:2]))
     assert (Scores((math.inf,), (1.0,)).psnr, Scores((math.inf,), (1.0,)).num_exact) == (math.inf, 1)
 
-    # The model enlarges the grey image with an error: it counts for neither, so that the means are of the same images.
+    # The model enlarges the gray image with an error: it counts for neither, so that the means are of the same images.
     found = Evaluation(model=Scores((31.0, 35.0, 60.0), baseline.ssims), bicubic=baseline)
     assert found.psnrs == (33.0, baseline.psnr)
     assert found.gain == pytest.approx(33.0 - baseline.psnr)

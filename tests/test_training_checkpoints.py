@@ -23,7 +23,7 @@ SETTINGS = {"model": "linear", "scale": 2}
 
 
 def trained(*sizes: int) -> dict[str, Any]:
-    """Return a model and its optimiser after a step."""
+    """Return a model and its optimizer after a step."""
     layers = [torch.nn.Linear(a, b) for a, b in pairwise(sizes)]
     model = torch.nn.Sequential(*layers, torch.nn.BatchNorm1d(sizes[-1]))
     optimizer = torch.optim.Adam(model.parameters())
@@ -95,7 +95,7 @@ def test_another_optimizer_and_other_settings_are_refused(path: Path) -> None:
     with pytest.raises(FormatError, match=r"made with scale=2; this run has scale=3"):
         load_checkpoint(path, settings={**SETTINGS, "scale": 3}, **run)
     run["optimizer"] = torch.optim.Adam([{"params": list(layer.parameters())} for layer in run["model"]])
-    with pytest.raises(FormatError, match="another model or optimiser"):
+    with pytest.raises(FormatError, match="another model or optimizer"):
         load_checkpoint(path, settings=SETTINGS, **run)
 
 

@@ -1,4 +1,4 @@
-"""Colours that torch changes are those of a Loader, bit for bit, without waiting for the device."""
+"""Colors that torch changes are those of a Loader, bit for bit, without waiting for the device."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SIZES = ((1, 1), (1, 9), (2, 3), (3, 2), (5, 7), (17, 40), (64, 33), (64, 64))
 
 
 def pictures(folder: Path, channels: int, height: int, width: int, dtype: Any) -> np.ndarray:
-    """Return images (COUNT, C, H, W): of one colour, noise of all and of a few levels, greys, and photographs."""
+    """Return images (COUNT, C, H, W): of one color, noise of all and of a few levels, grays, and photographs."""
     rng, top = np.random.default_rng([channels, height, width]), np.iinfo(dtype).max
     found = rng.integers(0, top + 1, (COUNT, channels, height, width))
     found[0], found[1], found[2] = 0, top, rng.integers(0, top + 1, (channels, 1, 1))

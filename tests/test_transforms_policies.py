@@ -133,7 +133,7 @@ def test_masks_follow_moves_and_are_left_alone_by_colours(tmp_path: Path) -> Non
             is_moved = drawn in tables.NAMES[tables.SHEAR_X : tables.BRIGHTNESS]
             assert (mask == labels).all() != is_moved, drawn
             colors = view[k].image.numpy().reshape(3, -1).T
-            for label in np.unique(mask):  # every place of a label has one colour, and what came in is black
+            for label in np.unique(mask):  # every place of a label has one color, and what came in is black
                 assert len(np.unique(colors[mask.ravel() == label], axis=0)) == 1
             assert not colors[mask.ravel() == 200].any()
     assert len(names) == 15

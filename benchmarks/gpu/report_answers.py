@@ -228,7 +228,7 @@ def small_batches(results: Results) -> str | None:
 
 
 def use_by_batch(results: Results) -> str | None:
-    """Return utilisation, power and memory in the smallest and the largest batches."""
+    """Return utilization, power and memory in the smallest and the largest batches."""
     rows = [row for row in _by_batch(results, "loader pairs_raw") if row.get("gpu_percent") is not None]
     told = []
     for row in (rows[0], rows[-1]) if len(rows) > 1 else rows:
@@ -339,7 +339,7 @@ QUESTIONS: Sequence[Question] = (
     Question("How long does training wait for data?", waits, "training"),
     Question("How much slower are small batches?", small_batches, "training"),
     Question(
-        "How do utilisation, power and memory of the GPU depend on the batch size (SRCNN, Loader)?",
+        "How do utilization, power and memory of the GPU depend on the batch size (SRCNN, Loader)?",
         use_by_batch,
         "training",
     ),

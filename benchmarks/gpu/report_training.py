@@ -124,7 +124,7 @@ def _feed_name(feed: str) -> str:
 
 
 def details(rows: list[Row]) -> str:
-    """Return each training run's waiting, and the GPU's utilisation, power, memory and temperature."""
+    """Return each training run's waiting, and the GPU's utilization, power, memory and temperature."""
     lines = []
     for row in sorted(rows, key=lambda row: (row["model"], -row["pixels"], row["batch_size"], _rank(row))):
         same = {key: row[key] for key in ("model", "pixels", "feed")}
@@ -157,7 +157,7 @@ def details(rows: list[Row]) -> str:
         "wait p99, ms", "GPU busy, %", "W", "GPU memory, MiB", "\N{DEGREE SIGN}C", "state",
         "cores busy", "slowest",
     ]  # fmt: skip
-    return f'??? note "Each training: waiting, utilisation, power, memory"\n\n{_indented(table(head, lines))}'
+    return f'??? note "Each training: waiting, utilization, power, memory"\n\n{_indented(table(head, lines))}'
 
 
 def _indented(text: str) -> str:

@@ -398,7 +398,7 @@ _METHOD = """\
 
 - **The same samples.** {samples}, cut from the photographs of scikit-image. Pairs are patches of 48 x 48 and
   96 x 96 pixels with a random horizontal flip, the same for both. Crops are torchvision's RandomResizedCrop(224) with
-  a random horizontal flip, normalised. A batch has float32 tensors (N, C, H, W), the labels and the sample numbers.
+  a random horizontal flip, normalized. A batch has float32 tensors (N, C, H, W), the labels and the sample numbers.
 - **The best settings.** Each dataset is written and read as the loader's documentation advises for speed, with [these
   settings](../../benchmarks/results/peers.md#versions-and-settings).
   If the user has to collate the batch, one function does it for all such loaders: it flips and converts pairs in one

@@ -28,7 +28,7 @@ class StageTimes:
             storage is in `decode` or `transform` then; io="pread" has it here.
         verify: Checksums.
         decode: From stored bytes to pixels: lz4, delta, tiles, JPEG, PNG and other files.
-        transform: From pixels to the batch, in compiled code: crop, flip, resize, colour, conversion.
+        transform: From pixels to the batch, in compiled code: crop, flip, resize, color, conversion.
         function: Python: the dataset's own transform, functions of batches, and what puts batches together.
         buffer: Waiting for, or making, the memory of batches, and working memory.
         num_samples: Samples in the batches that were read.

@@ -67,7 +67,7 @@ def command(*words: str | os.PathLike[str]) -> str:
 
 
 def plain(text: str) -> str:
-    """Return text on one line that is safe to print: characters that move the cursor or change colours are escaped.
+    """Return text on one line that is safe to print: characters that move the cursor or change colors are escaped.
 
     Every file name, and every text of a dataset, passes through this on its way to a terminal, a log or a list.
 

@@ -1,4 +1,4 @@
-"""Clips: windows of neighbouring frames as samples, over a dataset whose samples are the frames, stored once each."""
+"""Clips: windows of neighboring frames as samples, over a dataset whose samples are the frames, stored once each."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Clips(ReadsMany):
 
     A sample is a window of N frames: images are tensors (N, C, H, W), masks (N, H, W), numbers (N,), the clip's name is
     one str, and other values are lists of N. A Loader makes batches (B, N, C, H, W). All frames of a window get the
-    same crop, flip, turn and colour changes.
+    same crop, flip, turn and color changes.
 
     There is one window for each frame around which it fits into the clip; that frame is number N // 2 of the window. No
     window spans a missing frame. Windows are ordered by clip, then by frame. To use only some clips, select their
@@ -77,7 +77,7 @@ class Clips(ReadsMany):
             interval: The distance from one frame of a window to the next. From a list, such as [1, 2, 3], one that fits
                 into the clip is drawn for each window and epoch.
             random_reverse: Whether each window runs backwards with probability 0.5.
-            keys: The clips, such as "000", or centre frames, such as "000/00000012", to use; or a file with one key per
+            keys: The clips, such as "000", or center frames, such as "000/00000012", to use; or a file with one key per
                 line, such as BasicSR's `meta_info`. None uses all.
 
         Raises:

@@ -461,7 +461,7 @@ class LMDBDataset(ReadsMany):
 
         Args:
             rows: Rows of the stored index to consider, a range or (n,); all of them by default.
-            of_any_channels: Whether grey images and images in colour count as alike.
+            of_any_channels: Whether gray images and images in color count as alike.
         """
         if not len(self.reader if rows is None else rows):
             return []

@@ -111,7 +111,7 @@ class DegradeStep:
         height, width = (side - side % degradation.scale for side in images.shape[2:])
         images = images[..., :height, :width].contiguous()
         outputs, described = self._made
-        if outputs[1].shape != images.shape[1:]:  # neighbours may have the same size by chance
+        if outputs[1].shape != images.shape[1:]:  # neighbors may have the same size by chance
             outputs, described = self._made = self._make(images.shape[1], height, width)
         memory = [
             torch.from_numpy(np.empty(0, o.values.carrier)).new_empty((count, *o.stored_shape), pin_memory=pinned)

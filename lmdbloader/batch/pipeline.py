@@ -212,7 +212,7 @@ class Pipeline:
         (low_bits, bits), (low_channels, channels) = (
             self.reader.extremes(name, part, alike) for part in ("bits", "channels")
         )
-        # In a batch with colour images a grey one has three equal channels.
+        # In a batch with color images a gray one has three equal channels.
         if low_bits != bits or (low_channels != channels and (low_channels, channels) != (1, 3)):
             kinds = [
                 f"{_DTYPES[b]} with {c}".removeprefix("torch.") for b, c in ((low_bits, low_channels), (bits, channels))

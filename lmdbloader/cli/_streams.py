@@ -14,7 +14,7 @@ from lmdbloader.errors import OutputError
 
 
 def say(line: str, *, error: bool = False) -> None:
-    """Print one line, without the characters that move the cursor, change colours or start another line.
+    """Print one line, without the characters that move the cursor, change colors or start another line.
 
     Names of files may hold such characters, and a terminal acts on them.
 

@@ -26,7 +26,7 @@ measured, with every number of workers, in every number of processes at once.
 for these files alone, which slows down whoever else reads them (Linux).
 
 The settings take turns, because other programs disturb the measurement: speeds
-are medians, and loaders are compared by turns that are neighbours in time. By
+are medians, and loaders are compared by turns that are neighbors in time. By
 default it takes about a minute on 2 cores.
 """
 EPILOG = """\

@@ -89,9 +89,9 @@ that of an LMDB's keys: by number if all are decimal numbers.
 """
 
 EPILOG = """\
-images that are not plain 8-bit grey or RGB:
+images that are not plain 8-bit gray or RGB:
   EXIF rotation is applied. Palette, CMYK and YCbCr become RGB; 1 bit becomes
-  8-bit grey; 16 bits stay 16 bits (uint16). Transparency is refused unless
+  8-bit gray; 16 bits stay 16 bits (uint16). Transparency is refused unless
   --alpha says what to do. Files with several frames are refused, as are
   images of more than --max-pixels, and files that do not decode.
   With lmdbloader[rasters], TIFFs of 1 to 64 channels of 8 or 16 bits, float16
@@ -166,7 +166,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
     if len(options.paths) > 2 or (len(options.paths) == 1 and not options.hr):
-        options.parser.error(f"expected SRC and OUT, or --hr, --lr and OUT, but got {counted(len(options.paths), 'path')}")
+        got = counted(len(options.paths), "path")
+        options.parser.error(f"expected SRC and OUT, or --hr, --lr and OUT, but got {got}")
     src, out = options.paths if len(options.paths) == 2 else (None, options.paths[0])
     if options.address is not None and options.engine != "ray":
         options.parser.error(f"--address {options.address} has no effect without --engine ray")

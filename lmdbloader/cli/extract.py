@@ -15,7 +15,7 @@ HELP = "write a dataset's samples back to files"
 DESCRIPTION = """\
 Write a dataset's samples back to files: images that are stored as JPEG or as
 their original files byte for byte, others as PNG with the same pixels (8 or 16
-bits, grey or RGB), arrays as .npy, bytes as stored. A file is named after its
+bits, gray or RGB), arrays as .npy, bytes as stored. A file is named after its
 sample's source, with the position of a patch (0001_r00096_c00192.png), or after
 its sample's number in a dataset without sources. If several fields become
 files, each has a folder (hr/, lr/); class folders stay. samples.jsonl has one

@@ -131,7 +131,7 @@ def write(
             as in `convert`. The default, also for fields that are not named, is pixels. Masks are always stored without
             loss.
         max_resolution: Shrink images whose longer side has more pixels than this, in the fields that `write_mode` names
-            or else in all. Masks are resized too: each pixel gets the label at its centre.
+            or else in all. Masks are resized too: each pixel gets the label at its center.
         jpeg_quality: The quality of JPEGs, 1 to 100; 90 by default.
         jpeg_code: "fast", the default, recodes JPEGs so that they decode faster, "file" stores them as they are; as in
             `convert`.

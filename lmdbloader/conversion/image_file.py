@@ -21,7 +21,7 @@ from lmdbloader.images.decode import IMAGE_SUFFIXES, DecodePolicy, decode_labels
 
 
 class ImageFile:
-    """An image file's bytes, with the attributes by which a PIL image is recognised.
+    """An image file's bytes, with the attributes by which a PIL image is recognized.
 
     Attributes:
         height: Rows, after the rotation.
@@ -127,7 +127,7 @@ def opened(value: Any, kind: FieldType | None, policy: DecodePolicy, name: str, 
     if is_image or (kind is None and (image is None or image.mode not in ("P", "1", "I"))):
         return ImageFile(data, policy, where)
     if image is not None and (kind is None or image.mode == "I"):
-        return image  # a palette's indices may be labels; its colours are not
+        return image  # a palette's indices may be labels; its colors are not
     with _refusing():
         return decode_labels(data, policy, name=where)
 

@@ -17,12 +17,12 @@ from lmdbloader.fields import IGNORED
 from lmdbloader.images.decode import decode_labels, palette_of
 
 Pixels = npt.NDArray[Any]
-#: The colour of each number in the palettes of masks (RGB), and the name of a sample with it.
+#: The color of each number in the palettes of masks (RGB), and the name of a sample with it.
 Colors: TypeAlias = dict[int, tuple[bytes, str]]
 
 # Masks that are read before any is converted; more if these do not tell.
 _GLANCED_AT = 16
-# A few numbers from here on are shades of grey, as in masks of 0, 128 and 255.
+# A few numbers from here on are shades of gray, as in masks of 0, 128 and 255.
 _LEAST_SHADE, _MOST_SHADES = 64, 3
 # A mask of that many numbers has hardly a pixel of 0 and 255 if its edges are very soft. Labels are never that many.
 _MANY_NUMBERS = 128
@@ -33,7 +33,7 @@ _SURELY_SOFT = 16
 def soft_numbers(mask: Pixels, least: int = 1) -> int:
     """Return how many numbers the soft edges of a binary mask have between 0 and 255, 0 if it has labels.
 
-    A pixel of an edge lies between its neighbours, one of a label is like them.
+    A pixel of an edge lies between its neighbors, one of a label is like them.
 
     Args:
         mask: (H, W, 1) whole numbers.
@@ -90,7 +90,7 @@ def to_binary(source: Source, mask: Pixels) -> Pixels:
 
 
 def colors_of(source: Source, data: bytes, mask: Pixels) -> Colors:
-    """Return the colour that a mask file's palette has for each of the mask's numbers; none without a palette."""
+    """Return the color that a mask file's palette has for each of the mask's numbers; none without a palette."""
     palette = palette_of(data)
     if not palette:
         return {}
@@ -99,19 +99,19 @@ def colors_of(source: Source, data: bytes, mask: Pixels) -> Colors:
 
 
 def add_colors(colors: Colors, others: Mapping[int, tuple[bytes, str]]) -> None:
-    """Add the colours of other masks.
+    """Add the colors of other masks.
 
     Raises:
-        SourceError: A number has another colour, so it stands for another class.
+        SourceError: A number has another color, so it stands for another class.
     """
     for number, (color, name) in others.items():
         first, first_name = colors.setdefault(number, (color, name))
         if first != color:
             raise SourceError(
-                f"the palettes of the masks differ: {number} has the colour {tuple(first)} in {first_name} and "
+                f"the palettes of the masks differ: {number} has the color {tuple(first)} in {first_name} and "
                 f"{tuple(color)} in {name}, so one number would stand for two classes. If the numbers are right, save "
                 "the masks without a palette, as PNG: Image.fromarray(np.asarray(Image.open(path))).save(path). If the "
-                "colours are right, turn them into numbers."
+                "colors are right, turn them into numbers."
             )
 
 

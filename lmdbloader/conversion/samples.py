@@ -311,7 +311,7 @@ def _refuse_shares(name: str, value: Any, number: int) -> None:
     if boxes.size and boxes.min() >= 0 and boxes.max() <= 1 and (boxes % 1).any():
         raise OptionError(
             f"sample {number}, field {name!r}: its boxes, such as {boxes[0].tolist()}, are within one pixel; expected "
-            "left, top, right, bottom in pixels. Multiply normalised ones by (width, height, width, height)."
+            "left, top, right, bottom in pixels. Multiply normalized ones by (width, height, width, height)."
         )
 
 
@@ -335,8 +335,8 @@ def check_looks(chunk: Chunk, fields: Sequence[Field], first: int, known: Mappin
                 what, line = (
                     "an image",
                     (
-                        "All images of a field need one type and number of channels; only grey images and images in "
-                        "colour, and uint8 and uint16, can be mixed."
+                        "All images of a field need one type and number of channels; only gray images and images in "
+                        "color, and uint8 and uint16, can be mixed."
                     ),
                 )
             raise OptionError(

@@ -333,9 +333,9 @@ def shrink(image: Pixels, new_height: int, new_width: int) -> Pixels:
 
 
 def nearest(mask: Pixels, new_height: int, new_width: int) -> Pixels:
-    """Return a mask (H, W, 1) of another size: each label is the one at the centre of the new pixel.
+    """Return a mask (H, W, 1) of another size: each label is the one at the center of the new pixel.
 
-    So a mask stays in place with its image, as with Pillow's NEAREST; of a centre between two labels, it is the second.
+    So a mask stays in place with its image, as with Pillow's NEAREST; of a center between two labels, it is the second.
     torchvision's NEAREST, which the kernels follow, takes the label at the corner, half a new pixel off.
 
     >>> nearest(np.arange(6, dtype=np.uint8).reshape(1, 6, 1), 1, 2).ravel().tolist()

@@ -57,7 +57,7 @@ class Recipe:
 
     @property
     def policy(self) -> DecodePolicy:
-        """The policy for files that are not plain grey or RGB."""
+        """The policy for files that are not plain gray or RGB."""
         return DecodePolicy(self.options.alpha, self.options.max_pixels)
 
     @property

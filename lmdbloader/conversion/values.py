@@ -228,7 +228,7 @@ class PayloadColumn:
         return value.nbytes
 
     def _watch_file(self, file: ImageFile) -> None:
-        # A photograph in colour ends the watch, so that few files are decoded for it.
+        # A photograph in color ends the watch, so that few files are decoded for it.
         if self._watch is not None and self._watch.values is not None:
             self._watch.add(file.decoded(PIXELS))
 
@@ -439,7 +439,7 @@ def mask_labels(f: Field, value: Any, number: int) -> npt.NDArray[Any]:
         if value.mode not in _MASK_MODES:
             raise OptionError(
                 f"{where}: a PIL image of mode {value.mode}; expected a mask with one number for each pixel, of mode "
-                f"{', '.join(_MASK_MODES)}. Turn colours into class numbers first, or declare it as Image()."
+                f"{', '.join(_MASK_MODES)}. Turn colors into class numbers first, or declare it as Image()."
             )
         labels = _loaded(value, where)
     elif is_tensor(value):

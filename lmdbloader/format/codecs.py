@@ -424,7 +424,7 @@ def check_prefer(prefer: str, codecs: Iterable[str]) -> None:
 
 
 #: Every codec by number. A new one gets its row here, its number in `lmdbloader.kernels.codec_numbers` and, if kernels
-#: decode it, its branch in `lmdbloader.kernels.decode`. Image files have no `max_ratio`: a single colour of any size is
+#: decode it, its branch in `lmdbloader.kernels.decode`. Image files have no `max_ratio`: a single color of any size is
 #: some dozens of bytes in WebP and TIFF.
 TABLE: Mapping[int, CodecEntry] = {
     entry.number: entry

@@ -272,15 +272,15 @@ def channels_text(channels: int) -> str:
     """Return a number of channels as text.
 
     >>> channels_text(1), channels_text(5)
-    ('grey', '5 channels')
+    ('gray', '5 channels')
     """
-    return {1: "grey", 3: "RGB"}.get(channels, f"{channels} channels")
+    return {1: "gray", 3: "RGB"}.get(channels, f"{channels} channels")
 
 
 def looks_of(kind: str, bits: npt.NDArray[Any], channels: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """Return a number (n,) for the kind of each image or mask, by its `bits` and channels; a field has one kind.
 
-    Grey and RGB, in uint8 and uint16, are one kind of image. The number for a mask is that of its bits.
+    Gray and RGB, in uint8 and uint16, are one kind of image. The number for a mask is that of its bits.
     """
     if kind == "mask":
         return bits.astype(np.int64)
@@ -291,13 +291,13 @@ def look_text(look: int) -> str:
     """Return a number of `looks_of` as text.
 
     >>> look_text(33 * 256 + 5), look_text(8 * 256 + 3), look_text(16)
-    ('float32 with 5 channels', 'whole numbers, grey or RGB', '16 bits')
+    ('float32 with 5 channels', 'whole numbers, gray or RGB', '16 bits')
     """
     bits, channels = divmod(look, 256)
     if not bits:
         return f"{look} bits"
     kind = str(PIXEL_DTYPES[bits]) if bits % 2 else "whole numbers"
-    return f"{kind}, grey or RGB" if channels == 3 else f"{kind} with {channels} channels"
+    return f"{kind}, gray or RGB" if channels == 3 else f"{kind} with {channels} channels"
 
 
 def array_type(dtype: str, shape: Sequence[int]) -> str:

@@ -52,10 +52,10 @@ _READERS: tuple[tuple[bytes, Callable[[memoryview, str], ImageHeader]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class DecodePolicy:
-    """How to treat image files that are not plain grey or RGB pixels.
+    """How to treat image files that are not plain gray or RGB pixels.
 
-    With every policy: the rotation of EXIF or XMP is applied, palette, CMYK and YCbCr become RGB, 1-bit becomes grey of
-    0 and 255, 16-bit and floats stay what they are, several frames are refused, colour profiles are ignored. Of a JPEG
+    With every policy: the rotation of EXIF or XMP is applied, palette, CMYK and YCbCr become RGB, 1-bit becomes gray of
+    0 and 255, 16-bit and floats stay what they are, several frames are refused, color profiles are ignored. Of a JPEG
     with further images, such as a preview or a gain map, the first is taken.
 
     Attributes:
@@ -172,7 +172,7 @@ def decode_image(
         at_least: (height, width) that suffices; a larger JPEG may then be decoded to half its size or less.
 
     Returns:
-        A new C-contiguous array (height, width, channels) of uint8, uint16, float16 or float32 with 1 (grey), 3 (RGB)
+        A new C-contiguous array (height, width, channels) of uint8, uint16, float16 or float32 with 1 (gray), 3 (RGB)
         or up to 64 channels.
 
     Raises:
@@ -207,7 +207,7 @@ def decode_image(
 def decode_labels(
     data: bytes | bytearray | memoryview, policy: DecodePolicy = DecodePolicy(), *, name: str = "<bytes>"
 ) -> Pixels:
-    """Decode one mask file: its labels are the indices of a palette or the values of grey pixels, unchanged.
+    """Decode one mask file: its labels are the indices of a palette or the values of gray pixels, unchanged.
 
     Args:
         data: The whole file's content: PNG, BMP, GIF, TIFF, NPY, PGM or PBM, in which black is 0 and white is 1.
@@ -218,14 +218,14 @@ def decode_labels(
         A new array (height, width, 1) of uint8 or uint16, after the rotation.
 
     Raises:
-        ImageError: The file is damaged or too large, or holds colours or a JPEG, whose numbers are not exact.
+        ImageError: The file is damaged or too large, or holds colors or a JPEG, whose numbers are not exact.
     """
     header = inspect_image(data, DecodePolicy("drop", policy.max_pixels), name=name)
     if header.numbers is None:
         found = f"{header.channels} channel{'s' * (header.channels > 1)}{' and transparency' if header.alpha else ''}"
         what = "a JPEG, whose values are not exact" if is_jpeg(data) else f"{found} of {header.dtype} without labels"
         raise ImageError(
-            name, f"{what}; expected one label for each pixel: save it as a PNG of grey pixels or with a palette"
+            name, f"{what}; expected one label for each pixel: save it as a PNG of gray pixels or with a palette"
         )
     try:
         return _rotate(header.numbers(), header.orientation)
@@ -234,7 +234,7 @@ def decode_labels(
 
 
 def palette_of(data: bytes | bytearray | memoryview) -> bytes:
-    """Return red, green and blue of each number of a mask file with a palette; empty for one of grey pixels.
+    """Return red, green and blue of each number of a mask file with a palette; empty for one of gray pixels.
 
     Raises:
         ImageError: The file is damaged.
@@ -262,7 +262,7 @@ def describe_start(start: bytes) -> str:
 
 
 def over_white(colors: Pixels, alpha: Pixels) -> Pixels:
-    """Composite colours over white, exactly rounded."""
+    """Composite colors over white, exactly rounded."""
     white = np.uint32(np.iinfo(colors.dtype).max)
     # One dtype throughout, as promotion depends on NumPy's version. white * white plus half of it stays below 2 ** 32
     # even for 16 bits.

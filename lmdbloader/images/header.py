@@ -32,17 +32,17 @@ class ImageHeader:
     Attributes:
         height: Rows as stored, before the rotation.
         width: Columns as stored, before the rotation.
-        channels: 1 (grey), 3 (RGB) or up to 64 (bands), without the alpha channel.
+        channels: 1 (gray), 3 (RGB) or up to 64 (bands), without the alpha channel.
         dtype: uint8, uint16, float16 or float32.
         alpha: Whether the file carries transparency of any kind.
         orientation: Of EXIF or XMP, 1 to 8, which `decode` does not apply.
         decode: Returns the pixels as (height, width, channels) or, with alpha, (height, width, channels + 1).
         decode_smaller: Takes (height, width) and returns the same image with fewer pixels, but at least these rows and
             columns, for less work; None if the kind of file does not allow it.
-        numbers: Returns the file's own numbers as (height, width, 1) uint8 or uint16: those of a palette, or of grey
-            pixels, not scaled to 8 bits. None for colours, and for kinds of files whose numbers are not exact.
+        numbers: Returns the file's own numbers as (height, width, 1) uint8 or uint16: those of a palette, or of gray
+            pixels, not scaled to 8 bits. None for colors, and for kinds of files whose numbers are not exact.
         with_unnamed: Returns the header of the same image with further channels: samples of a pixel that are neither
-            colour nor transparency, such as near infrared, and that `decode` leaves out. None if there are none.
+            color nor transparency, such as near infrared, and that `decode` leaves out. None if there are none.
         palette: Returns red, green and blue of each number; nothing if the numbers are not those of a palette.
         num_others: Images in the file besides this one, such as a preview or a gain map.
     """

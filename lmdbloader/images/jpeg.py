@@ -132,7 +132,7 @@ def _read_frame_size(body: bytes, name: str) -> tuple[int, int, int]:
     if precision != 8:
         raise ImageError(name, f"a JPEG with {precision} bits per sample; only 8 bits are supported")
     if num_components not in _COLORSPACES:
-        raise ImageError(name, f"a JPEG of {num_components} components; expected 1 (grey), 3 (colour) or 4 (CMYK)")
+        raise ImageError(name, f"a JPEG of {num_components} components; expected 1 (gray), 3 (color) or 4 (CMYK)")
     if not height or not width:
         raise ImageError(name, f"the JPEG header gives {width}x{height} pixels")
     return height, width, num_components

@@ -135,7 +135,7 @@ class _Bits:
 
 
 def read_jxl(data: memoryview, name: str) -> ImageHeader:
-    """Read the header of a JPEG XL file; animations, previews, and channels besides colours and alpha are refused."""
+    """Read the header of a JPEG XL file; animations, previews, and channels besides colors and alpha are refused."""
     codecs = package("imagecodecs", "a JPEG XL file", name)
     with explained("JPEG XL header", name):
         start = data
@@ -162,7 +162,7 @@ def read_jxl(data: memoryview, name: str) -> ImageHeader:
                     bits.depth()
                     bits.choose((0, 0), (3, 0), (4, 0), (1, 3))
                     bits.take(8 * bits.choose((0, 0), (0, 4), (16, 5), (48, 10)))
-                    has_alpha &= not bits.take(1)  # colours times alpha
+                    has_alpha &= not bits.take(1)  # colors times alpha
             if not is_odd and num_more == has_alpha:
                 bits.take(1)
                 if not bits.take(1):
@@ -171,7 +171,7 @@ def read_jxl(data: memoryview, name: str) -> ImageHeader:
     if is_odd:
         raise ImageError(name, "an animated JPEG XL file, or one with a preview; save it as a single image")
     if num_more != has_alpha:
-        raise ImageError(name, "a JPEG XL file with channels besides colours and transparency; save it as TIFF")
+        raise ImageError(name, "a JPEG XL file with channels besides colors and transparency; save it as TIFF")
 
     def decode() -> Pixels:
         with explained("JPEG XL data", name):

@@ -91,7 +91,7 @@ class _TiffFile(TiffImagePlugin.TiffImageFile):
         if self.orientation is None:
             xmp = self.info.get("xmp", b"")
             self.orientation = xmp_orientation(xmp.encode() if isinstance(xmp, str) else bytes(xmp))
-        # Some writers give colours of 8 bits instead of 16. libtiff knows them by that too.
+        # Some writers give colors of 8 bits instead of 16. libtiff knows them by that too.
         if self.mode in ("P", "PA") and max(colors := self.tag_v2[_COLOR_MAP_TAG]) < 256:
             self.palette = ImagePalette.raw("RGB;L", bytes(colors))
 
@@ -181,7 +181,7 @@ def _unusable(image: ImageFile.ImageFile, kind: str, num_frames: int, data: memo
     if image.mode not in _GREY_MODES | _RGB_MODES:
         return (
             f"pixels of Pillow's mode {image.mode} are not supported; "
-            "save it with 8 or 16 bits per sample as grey, RGB, palette or CMYK"
+            "save it with 8 or 16 bits per sample as gray, RGB, palette or CMYK"
         )
     codec, _, offset, args = _tile_parts(image.tile[0]) if image.tile else ("", None, 0, None)
     if kind == "BMP":
@@ -193,8 +193,8 @@ def _unusable(image: ImageFile.ImageFile, kind: str, num_frames: int, data: memo
 
 def _unusable_bmp(image: ImageFile.ImageFile, codec: str, offset: int, args: Any, data: memoryview) -> str | None:
     if image.mode in _BITS_OF_BMP and _BITS_OF_BMP[image.mode] != _bmp_bits(data):
-        # Pillow goes by the palette: it takes black and white for bits, and greys for values.
-        return "a BMP file with a palette of greys, or of black and white, and other bits than these; save it as PNG"
+        # Pillow goes by the palette: it takes black and white for bits, and grays for values.
+        return "a BMP file with a palette of grays, or of black and white, and other bits than these; save it as PNG"
     starts, header_nbytes = (int.from_bytes(data[part], "little") for part in (_BMP_OFFSET, _BMP_HEADER_NBYTES))
     if header_nbytes == _BMP_SHORT_HEADER_NBYTES and starts == 14 + header_nbytes and _bmp_bits(data) <= 8:
         # Pillow's versions disagree about the length of that palette.
@@ -229,7 +229,7 @@ def _unusable_tiff(image: _TiffFile, codec: str) -> str | None:
 
 
 def _has_numbers(image: ImageFile.ImageFile, kind: str) -> bool:
-    """Return whether Pillow gives an opened image's own numbers: grey of fewer than 8 bits would be scaled."""
+    """Return whether Pillow gives an opened image's own numbers: gray of fewer than 8 bits would be scaled."""
     if isinstance(image, _TiffFile) and image.mode == "L":  # where zero is white, readers turn the numbers round
         bits = max(image.tag_v2.get(_BITS_PER_SAMPLE_TAG, (1,)))
         return bool(bits == 8 and image.tag_v2.get(_PHOTOMETRIC_TAG) != _WHITE_IS_ZERO)
@@ -239,7 +239,7 @@ def _has_numbers(image: ImageFile.ImageFile, kind: str) -> bool:
 def _decode(image: ImageFile.ImageFile, kind: str, name: str, target: str = "") -> Pixels:
     """Return the pixels as (height, width, samples); alpha, if any, is the last sample.
 
-    `target` is Pillow's mode of the result; by default colours, or grey of 8 or 16 bits.
+    `target` is Pillow's mode of the result; by default colors, or gray of 8 or 16 bits.
     """
     try:
         limit = Image.MAX_IMAGE_PIXELS

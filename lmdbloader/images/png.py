@@ -294,7 +294,7 @@ def _samples(png: _Png, raw: npt.NDArray[np.uint8], height: int, width: int, row
 
 
 def _finish(png: _Png, samples: Pixels) -> Pixels:
-    """Turn palette numbers into colours, a transparent colour into alpha, and grey of 1, 2 or 4 bits into 8.
+    """Turn palette numbers into colors, a transparent color into alpha, and gray of 1, 2 or 4 bits into 8.
 
     Alpha, if any, is the last sample.
     """
@@ -316,7 +316,7 @@ def _look_up(png: _Png, numbers: Pixels) -> Pixels:
     palette = np.frombuffer(png.palette, np.uint8).reshape(-1, 3)
     highest = int(numbers.max())
     if highest >= len(palette):
-        raise ImageError(png.name, f"a pixel has palette number {highest}; the PNG palette has {len(palette)} colours")
+        raise ImageError(png.name, f"a pixel has palette number {highest}; the PNG palette has {len(palette)} colors")
     if png.transparency is not None:
         alpha = np.full((len(palette), 1), 255, np.uint8)
         known = png.transparency[: len(palette)]
@@ -334,7 +334,7 @@ def encode_png(image: npt.NDArray[Any], *, level: int = 6) -> bytes:
     """Return a PNG file with exactly these pixels.
 
     Args:
-        image: (H, W, C) uint8 or uint16 with 1 (grey) or 3 (RGB) channels; need not be contiguous.
+        image: (H, W, C) uint8 or uint16 with 1 (gray) or 3 (RGB) channels; need not be contiguous.
         level: Of zlib, 0 (fast) to 9 (small).
 
     Raises:

@@ -1,4 +1,4 @@
-"""Binary PBM, PGM and PPM files: Pillow reads grey of 16 bits as 32-bit, and clips colours to 8."""
+"""Binary PBM, PGM and PPM files: Pillow reads gray of 16 bits as 32-bit, and clips colors to 8."""
 
 from __future__ import annotations
 

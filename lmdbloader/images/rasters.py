@@ -43,7 +43,7 @@ _LOADS = {
 
 
 def read_tiff(data: memoryview, name: str) -> ImageHeader:
-    """Read the header of a TIFF or BigTIFF file: Pillow that of 8 bits, or 16 bits grey, and tifffile all others."""
+    """Read the header of a TIFF or BigTIFF file: Pillow that of 8 bits, or 16 bits gray, and tifffile all others."""
     bits, (photometric, *_) = tiff_values(data, _BITS) or (1,), tiff_values(data, _PHOTOMETRIC) or (None,)
     extra, formats = tiff_values(data, _EXTRA_SAMPLES), tiff_values(data, _SAMPLE_FORMAT)
     num_samples = (tiff_values(data, _NUM_SAMPLES) or (1,))[0]

@@ -189,7 +189,7 @@ class LmdbloaderGtDataset(_Registered):
 
 
 def _rgb(image: torch.Tensor) -> torch.Tensor:
-    """Return an image with three channels, as the programs read grey files too."""
+    """Return an image with three channels, as the programs read gray files too."""
     return image.expand(3, -1, -1) if len(image) == 1 else image
 
 

@@ -58,7 +58,7 @@ class _Loader(Loader):
 def create_loader(dataset: Any, input_size: Any, batch_size: int, *args: Any, **others: Any) -> Loader:
     """Return a Loader whose transforms, order and batches are those of timm's `create_loader`.
 
-    Batches are tuples of normalised images (B, C, H, W) and labels (B,), on the device of timm's prefetcher. In timm's
+    Batches are tuples of normalized images (B, C, H, W) and labels (B,), on the device of timm's prefetcher. In timm's
     train.py, replace the import: `from lmdbloader.integrations.timm import create_loader`.
 
     Args:

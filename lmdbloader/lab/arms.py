@@ -159,7 +159,7 @@ def take_turn(feed: Feed, seconds: float, *, after_seconds: float = 0.0) -> Batc
 def take_turns(arms: Sequence[Arm], repeats: int, measure: Callable[[Arm], T]) -> list[list[T]]:
     """Return each arm's measurements: one turn of every arm, then the next turn of every arm.
 
-    Turns of one number are neighbours in time, so their ratio is what arms are compared by.
+    Turns of one number are neighbors in time, so their ratio is what arms are compared by.
     """
     rounds = [[measure(arm) for arm in arms] for _ in range(repeats)]
     return [list(turns) for turns in zip(*rounds, strict=True)]

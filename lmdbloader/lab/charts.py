@@ -54,7 +54,7 @@ class Curve:
 
     Attributes:
         label: In the legend.
-        colour: Of the line.
+        color: Of the line.
         points: For each place on the horizontal axis, in any order, the turns: their median is the point, their range a
             bar.
     """

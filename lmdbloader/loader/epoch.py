@@ -164,7 +164,7 @@ class EpochRun:
         behind = (plan.ahead + 1) * plan.batches_at_once
         self._readahead = EpochReadahead(batcher, epoch, order, positions, behind, mean_nbytes)
         self.num_groups = -(-len(positions) // plan.batches_at_once)
-        # Groups whose samples are computed at once, and the latest such stretches: threads are in neighbouring ones.
+        # Groups whose samples are computed at once, and the latest such stretches: threads are in neighboring ones.
         self._groups_together = max(_SAMPLES_TOGETHER // (plan.batches_at_once * positions.batch_size), 1)
         self._computed: dict[int, I64] = {}
         # The number of a group, its items, and the error that ended it.

@@ -182,7 +182,7 @@ class Loader(DataLoader[Any]):
             shuffle: True is `order="random"`, as training needs it; False is `order="sequential"`, and so is None
                 without an `order`, as in torch's DataLoader.
             order: "sequential" (that of the dataset), "random" (a new permutation in every epoch),
-                "quasi_random" (blocks of neighbouring samples in random order, many of them mixed at a time, for
+                "quasi_random" (blocks of neighboring samples in random order, many of them mixed at a time, for
                 datasets larger than memory; a `QuasiRandom` sets the sizes). Or a list of sample numbers, of any length
                 and with repeats (negative ones count from the end), which is copied; or a function that gets the number
                 of an epoch and returns such a list, called once for an epoch, with the same list in every process. None
@@ -219,7 +219,7 @@ class Loader(DataLoader[Any]):
                 "cpu" they stay in the computer's memory.
             on: Where transforms are carried out: "cpu", by compiled code, or "device", by torch: then pixels are copied
                 to the device as they are stored. Leading crops and resizes stay on the CPU. What moves pixels is equal
-                bit for bit, and colours to within one level. With device="cpu" torch does it there.
+                bit for bit, and colors to within one level. With device="cpu" torch does it there.
             pin_memory: Whether images are in page-locked memory, from which CUDA copies during a step; without CUDA
                 none are. "auto" pins if there is CUDA and the device is not "cpu". A copy that torch has started may
                 still read a batch that the loop no longer holds; for other copies see the page on loading.

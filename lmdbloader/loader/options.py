@@ -303,7 +303,7 @@ def resolve_shard(shard: Shard) -> tuple[int, int]:
         shard: Of `check_shard`.
 
     Raises:
-        OptionError: torch.distributed is not initialised yet.
+        OptionError: torch.distributed is not initialized yet.
     """
     if shard is None:
         return 0, 1
@@ -315,13 +315,13 @@ def resolve_shard(shard: Shard) -> tuple[int, int]:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise OptionError(
             "shard='auto': this is one of several processes (WORLD_SIZE is set), but torch.distributed is not "
-            "initialised yet. Call torch.distributed.init_process_group before the first iteration or len(loader), or "
+            "initialized yet. Call torch.distributed.init_process_group before the first iteration or len(loader), or "
             "give shard=(rank, world_size)."
         )
     return 0, 1
 
 
 def count_processes() -> int | None:
-    """Return the world size of torch.distributed; None before it is initialised."""
+    """Return the world size of torch.distributed; None before it is initialized."""
     distributed = torch.distributed
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else None

@@ -59,7 +59,7 @@ class Layout:
         return None
 
     def blocks(self, nbytes: int) -> I64:
-        """Return where blocks of neighbours in the file begin, from 0 to n: at the first sample after each multiple."""
+        """Return where blocks of neighbors in the file begin, from 0 to n: at the first sample after each multiple."""
         if nbytes not in self._blocks:
             self._blocks[nbytes] = self._find_blocks(nbytes)
         return self._blocks[nbytes]

@@ -1,4 +1,4 @@
-"""Quasi-random orders: blocks of neighbouring samples in random order, many of them mixed at a time."""
+"""Quasi-random orders: blocks of neighboring samples in random order, many of them mixed at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BLOCKS, _LANES = 1, 2
 
 @dataclass(frozen=True, slots=True)
 class QuasiRandom:
-    """Reads blocks of neighbouring samples, in random order, and mixes the samples of many blocks.
+    """Reads blocks of neighboring samples, in random order, and mixes the samples of many blocks.
 
     The disk gets long sequential reads, and memory has to hold a window instead of the dataset. The number of blocks in
     use at a time is window_nbytes // block_nbytes, or the number of blocks if it is smaller, rounded down to a power of
@@ -89,7 +89,7 @@ def text_of_kind(kind: Order, layout: Layout, more: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Lanes:
-    """Blocks of neighbours in random order, dealt to lanes that take turns; see `kernels.orders.read_lanes`.
+    """Blocks of neighbors in random order, dealt to lanes that take turns; see `kernels.orders.read_lanes`.
 
     A rank reads whole lanes if the number of lanes is a multiple of the number of ranks. So it reads whole blocks, and
     all ranks together read the dataset once.

@@ -32,7 +32,7 @@ class Kinds:
         fixed: Fields whose arrays all have one shape.
         objects: Fields whose values have no Arrow type: JSON, complex arrays, and arrays that differ in dtype or in
             the number of dimensions.
-        grey: Fields of grey images.
+        gray: Fields of gray images.
         nbytes: The bytes of an image, by field, if transforms give all images one size.
     """
 
@@ -133,7 +133,7 @@ def to_column(f: Field, values: Any, kinds: Kinds) -> pa.Array:
 
 
 def _as_array(f: Field, values: torch.Tensor, *, is_grey: bool) -> npt.NDArray[Any]:
-    """Return a tensor as an array; channels of images are moved last, and those of grey images are removed."""
+    """Return a tensor as an array; channels of images are moved last, and those of gray images are removed."""
     array: npt.NDArray[Any] = values.numpy()
     if f.kind == "image":
         array = array[..., 0, :, :] if is_grey and array.shape[-3] == 1 else np.moveaxis(array, -3, -1)

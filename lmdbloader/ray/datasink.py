@@ -178,7 +178,7 @@ def _first_of(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _types_of(settled: Mapping[str, Any]) -> dict[str, FieldType]:
-    """Return the types of the fields, without images, which `write` recognises by their pixels."""
+    """Return the types of the fields, without images, which `write` recognizes by their pixels."""
     kinds = {name: kind for name, kind in settled["kinds"].items() if kind[0] != "image"}
     return {
         name: Mask(ignored) if kind == "mask" else kind_named(kind).type(**({"image": image} if image else {}))

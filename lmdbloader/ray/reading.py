@@ -31,7 +31,7 @@ def read_lmdb(
     """Return a dataset as a `ray.data.Dataset`; each of its read tasks reads a contiguous range of samples.
 
     A row is a dict of the fields. Images are arrays as `ray.data.read_images` gives them: (H, W, C) uint8 or uint16,
-    and (H, W) if all images of the field are grey; sizes may differ. Masks are arrays (H, W). Other arrays, boxes,
+    and (H, W) if all images of the field are gray; sizes may differ. Masks are arrays (H, W). Other arrays, boxes,
     points and labels of boxes have the shapes in which they were written. The rest is int, float, str, bytes, and
     values of JSON. Every checksum is verified. Columns that `select_columns` leaves out are not read.
 

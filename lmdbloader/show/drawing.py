@@ -1,4 +1,4 @@
-"""Draws on pictures: texts in Pillow's font, masks in colours, and the boxes and points of a sample."""
+"""Draws on pictures: texts in Pillow's font, masks in colors, and the boxes and points of a sample."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _IGNORED = (224, 224, 192)
 def in_colors(mask: npt.NDArray[Any], ignore_index: int | None = None) -> npt.NDArray[np.uint8]:
     """Return a mask (H, W) or (1, H, W) as a picture (3, H, W).
 
-    Label 0 is black, and small labels have very different colours: each bit of a label is a bit of red, green or blue,
-    and its lowest three bits are the highest bits of the colours.
+    Label 0 is black, and small labels have very different colors: each bit of a label is a bit of red, green or blue,
+    and its lowest three bits are the highest bits of the colors.
 
     Args:
         mask: Of whole numbers.
-        ignore_index: The label shown as light grey.
+        ignore_index: The label shown as light gray.
 
     >>> in_colors(np.array([[0, 1, 2, 255]]), 255).reshape(3, -1).T.tolist()
     [[0, 0, 0], [128, 0, 0], [0, 128, 0], [224, 224, 192]]
@@ -62,7 +62,7 @@ _BORDER = "#000000"
 
 
 def draw_places(picture: Image.Image, reader: Reader, row: int, full_width: int) -> None:
-    """Draw the boxes and points of a sample; those with one label have one colour, and boxes have their class's name.
+    """Draw the boxes and points of a sample; those with one label have one color, and boxes have their class's name.
 
     Args:
         picture: RGB, of the whole image; it is changed.
@@ -106,7 +106,7 @@ def _draw_box(draw: ImageDraw.ImageDraw, box: list[int], label: int, names: tupl
 
 
 def _color(label: int) -> tuple[int, ...]:
-    """Return a bright colour; those of neighbouring labels are very different."""
+    """Return a bright color; those of neighboring labels are very different."""
     return ImageColor.getrgb(f"hsv({label * 222.5 % 360:.0f}, 75%, 100%)")
 
 

@@ -110,10 +110,10 @@ def contact_sheet(reader: Reader, rows: Sequence[int], *, columns: int | None = 
     """Return samples drawn in a grid, their numbers, sources and labels under them.
 
     The image fields of a sample are side by side at the size of the largest, so lr next to hr shows the detail that is
-    lost: smaller ones are enlarged with nearest neighbour. Large images are reduced, small ones enlarged by a whole
+    lost: smaller ones are enlarged with nearest neighbor. Large images are reduced, small ones enlarged by a whole
     number. 16-bit images are scaled to 8 bits; the brightest pixel on the sheet is white. Floats are shown from a
     field's least to its greatest value on the sheet. Of several channels, the first three are red, green and blue; of
-    two, the first one is shown. Masks have a colour for each label. Boxes and points are drawn on the images.
+    two, the first one is shown. Masks have a color for each label. Boxes and points are drawn on the images.
 
     Raises:
         OptionError: The dataset has no image field or no samples, or `columns` is below 1.
@@ -165,7 +165,7 @@ def _ranges(reader: Reader, names: Sequence[str], rows: Sequence[int]) -> tuple[
 
 
 def _strip(reader: Reader, names: Sequence[str], row: int, ranges: Mapping[str, _Range]) -> Image.Image:
-    """Return the images of one sample side by side, all at the size of the largest; masks are in colours."""
+    """Return the images of one sample side by side, all at the size of the largest; masks are in colors."""
     shapes = [reader.image_shape(name, row) for name in names]
     _, full_height, full_width = max(shapes, key=lambda shape: shape[1] * shape[2])
     longer = max(full_width, full_height)

@@ -74,7 +74,7 @@ class Scores:
 
     @property
     def num_exact(self) -> int:
-        """Number of images that equal the original, as bicubic gives for a single colour."""
+        """Number of images that equal the original, as bicubic gives for a single color."""
         return sum(map(isinf, self.psnrs))
 
     @property
@@ -120,8 +120,8 @@ def predict(
 ) -> Tensor:
     """Return `lr` upscaled by a model: (C, h, w) uint8, uint16 or float in 0..1 to (C, h * scale, w * scale) uint8.
 
-    A luma model returns luma only, (1, H, W), which `psnr` and `ssim` accept; `merge_luma` restores the colours. With
-    every model, grey stays grey. The model returns to the mode that it was in.
+    A luma model returns luma only, (1, H, W), which `psnr` and `ssim` accept; `merge_luma` restores the colors. With
+    every model, gray stays gray. The model returns to the mode that it was in.
 
     Args:
         model: On any device.

@@ -171,7 +171,7 @@ def _shaved_planes(
         if len(first) != 3 or len(second) != 3:
             raise OptionError(
                 f"rgb=True: expected two images of shape (3, H, W); found {first.shape} and {second.shape}. merge_luma "
-                "adds colours to luma."
+                "adds colors to luma."
             )
     else:
         first, second = _luma(image, data_range)[None], _luma(reference, data_range)[None]

@@ -88,7 +88,7 @@ def unit_floats(images: Tensor) -> Tensor:
 def to_channels(images: Tensor, channels: int) -> Tensor:
     """Turn (B, 1 or 3, H, W) images in 0..1 into a model's channels: RGB, or luma divided by 255.
 
-    Grey images are used as luma unchanged, as in `metrics.luma`.
+    Gray images are used as luma unchanged, as in `metrics.luma`.
     """
     if channels == images.shape[1]:
         return images
@@ -119,7 +119,7 @@ def to_bytes(images: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def merge_luma(image: Tensor, luma: Tensor) -> Tensor:
-    """Give an RGB image another luma and keep its colours, as SRCNN's results are shown.
+    """Give an RGB image another luma and keep its colors, as SRCNN's results are shown.
 
     Args:
         image: (3, H, W) uint8 RGB, such as the bicubic upscaling.
@@ -129,6 +129,6 @@ def merge_luma(image: Tensor, luma: Tensor) -> Tensor:
         (3, H, W) uint8 RGB.
     """
     rgb = unit_floats(image)[None]
-    # Grey is the direction in which only luma changes; 219 luma levels span black to white.
+    # Gray is the direction in which only luma changes; 219 luma levels span black to white.
     change = (unit_floats(luma)[None] - to_channels(rgb, 1)) * (255 / 219)
     return to_bytes((rgb + change)[0])

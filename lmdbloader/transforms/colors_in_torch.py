@@ -1,4 +1,4 @@
-"""Changes the colours of batches with torch, on any device, by the numbers that were drawn for their samples.
+"""Changes the colors of batches with torch, on any device, by the numbers that were drawn for their samples.
 
 These are the operations of the kernels in `lmdbloader.kernels.transform.color`, on float32 and in the same order, but
 each is one call for all samples. Decisions are made on the host from the numbers drawn: nothing waits for the device.
@@ -30,7 +30,7 @@ _COS = (1, -0.30842448849215764, 0.015850397618649145, -0.0003191601600803162)
 
 
 def change_colors(images: Tensor, drawn: F64, applied: npt.NDArray[np.bool_]) -> Tensor:
-    """Return images after one operation on colours each, as the compiled kernels change them.
+    """Return images after one operation on colors each, as the compiled kernels change them.
 
     Args:
         images: (B, C, H, W) uint8 or uint16, on any device; not changed.
@@ -100,7 +100,7 @@ def _jittered(pixels: Tensor, numbers: F64) -> Tensor:
 
 
 def _blend(values: Tensor, factors: Tensor, shares: Tensor, top: int, rounds_once: bool) -> None:
-    """Multiply whole numbers, add multiples of their grey and of its mean, and cut them off, in place."""
+    """Multiply whole numbers, add multiples of their gray and of its mean, and cut them off, in place."""
     grey = values
     if values.shape[1] == 3:
         parts = values * shares
@@ -115,7 +115,7 @@ def _turn_hue(values: Tensor, turn: Tensor, top: int) -> None:
     colors = values * float(np.float32(1 / top))
     value = colors.amax(1, keepdim=True)
     chroma = value - colors.amin(1, keepdim=True)
-    saturation = chroma / value.clamp(min=1e-9)  # 0 of greys
+    saturation = chroma / value.clamp(min=1e-9)  # 0 of grays
     parts = (value - colors) / chroma.clamp(min=1e-9)
     red, green, blue = parts[:, :1], parts[:, 1:2], parts[:, 2:]
     hue = torch.where(value == colors[:, 1:2], (red + 2).sub_(blue), (green + 4).sub_(red))

@@ -144,7 +144,7 @@ class Degradation(BatchFunction):
         Args:
             sigma_step: For both standard deviations of a blur, or BSRGAN's variances.
             rotate_angle_step: For the angle of an anisotropic blur, in radians.
-            beta_gaussian_step: For the exponent of a generalised Gaussian kernel.
+            beta_gaussian_step: For the exponent of a generalized Gaussian kernel.
             beta_plateau_step: For the exponent of a plateau kernel.
             omega_step: For the cutoff of a low-pass (sinc) filter, in radians per pixel.
             resize_step: For the factor of a random resize.
@@ -171,7 +171,7 @@ class Degradation(BatchFunction):
             if not isinstance(transform, ToDtype | Normalize):
                 raise OptionError(
                     f"transforms: {type(transform).__name__} comes after {self.name}; expected ToDtype and Normalize "
-                    "there. Put crops, flips and changes of colours before it."
+                    "there. Put crops, flips and changes of colors before it."
                 )
             if wrong := set(transform.fields or ()) - {"lr", "hr"}:
                 raise OptionError(f"{transform}: no image field {min(wrong)!r}; after {self.name} there are lr and hr")
@@ -280,7 +280,7 @@ class Degradation(BatchFunction):
 
         Args:
             hr: (B, 1 or 3, H, W) uint8, uint16, or float32 from 0 to 1, on any device: cropped, but neither degraded
-                nor normalised.
+                nor normalized.
             samples: (B,) integers, the samples' numbers, as `lmdbloader.transforms.WithIndices` gives them.
             seed: That of the Loader.
             epoch: The number of the Loader's epoch; the same one again gives the same draws.

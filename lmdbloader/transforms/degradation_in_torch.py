@@ -222,7 +222,7 @@ def _with_poisson(image: Tensor, scale: float, photons: float, is_grey: bool, ge
 
 
 def _through_blocks(planes: Tensor, table: Tensor, *, is_whole: bool) -> Tensor:
-    """Transform 8 x 8 values of planes (n, H, W) float64, quantise them, and transform them back.
+    """Transform 8 x 8 values of planes (n, H, W) float64, quantize them, and transform them back.
 
     Whole numbers are rounded where libjpeg does it, and every sum is exact: the results are libjpeg's.
     """
@@ -245,7 +245,7 @@ def _table(values: Any, like: Tensor) -> Tensor:
 
 
 def _to_ycc(image: Tensor, factors: Any) -> tuple[Tensor, Tensor]:
-    """Return brightness (1, H, W) and colours (2, H, W) of grey or RGB pixels."""
+    """Return brightness (1, H, W) and colors (2, H, W) of gray or RGB pixels."""
     table = _table(factors, image)
     ycc: Tensor = torch.tensordot(table[:, :3], image.double().expand(3, -1, -1), 1) + table[:, 3, None, None]
     return ycc[:1], ycc[1:]

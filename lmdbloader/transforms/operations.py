@@ -1,4 +1,4 @@
-"""The transforms of geometry and colours: each with its arguments and its numbers for the kernels.
+"""The transforms of geometry and colors: each with its arguments and its numbers for the kernels.
 
 A new one gets its class here, its number in `lmdbloader.kernels.transform.opcodes`, and its branch in
 `lmdbloader.kernels.transform`: in `program` if it moves pixels, in `color` or `tones` if it changes colors.
@@ -217,7 +217,7 @@ class ColorJitter(Geometry):
     """Change brightness, contrast, saturation and hue by random amounts, in random order, as torchvision does.
 
     The results are those of torchvision for tensors of 8 and 16 bits, except that single values may differ by one
-    level. At 16 bits, a change of the hue in torchvision turns some 65535 into 0; here they stay. A grey image has no
+    level. At 16 bits, a change of the hue in torchvision turns some 65535 into 0; here they stay. A gray image has no
     saturation and no hue.
 
     Attributes:
@@ -252,7 +252,7 @@ class ColorJitter(Geometry):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RandomGrayscale(Geometry):
-    """Make an image grey with probability p, in three channels, as torchvision's RandomGrayscale does."""
+    """Make an image gray with probability p, in three channels, as torchvision's RandomGrayscale does."""
 
     p: Probability = 0.1
 
@@ -367,7 +367,7 @@ class RandomAdjustSharpness(_Tone):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RandomChannelPermutation(Geometry):
-    """Put the three channels in random order, as torchvision's RandomChannelPermutation does; a grey image stays."""
+    """Put the three channels in random order, as torchvision's RandomChannelPermutation does; a gray image stays."""
 
     code = opcodes.PERMUTE
 

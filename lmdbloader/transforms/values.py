@@ -140,7 +140,7 @@ class Chain:
             self.erased[erasing] = np.broadcast_to(np.asarray(value, np.float64), self.field.channels)
         elif self.last is not None:
             raise OptionError(
-                f"{type(transform).__name__} after {type(self.last).__name__}: expected transforms that move or colour "
+                f"{type(transform).__name__} after {type(self.last).__name__}: expected transforms that move or color "
                 "pixels first, then ToDtype and Normalize, with RandomErasing and Cutout anywhere after those. Change "
                 "the order."
             )
@@ -152,7 +152,7 @@ class Chain:
             self.last = transform
 
     def _check_colors(self, transform: Transform, *, of_colors: bool) -> None:
-        """Refuse a change of values that is not for floats or, of colours, only for images that are grey or RGB."""
+        """Refuse a change of values that is not for floats or, of colors, only for images that are gray or RGB."""
         if self.field.dtype not in _LARGEST or (of_colors and self.field.channels not in (1, 3)):
             raise OptionError(
                 f"{transform}: the images of {self.field.name!r} are {self.field.dtype} with "

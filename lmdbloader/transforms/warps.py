@@ -132,7 +132,7 @@ class RandomPerspective(Warp):
 class ElasticTransform(Warp):
     """Displace pixels by smooth random amounts, as torchvision's ElasticTransform does for tensors.
 
-    With equal displacements single values differ by one level, and with "nearest" a single pixel may be the neighbour.
+    With equal displacements single values differ by one level, and with "nearest" a single pixel may be the neighbor.
     Boxes and points move, as in torchvision, by the opposite of the displacement where they are, which is approximate.
 
     Attributes:

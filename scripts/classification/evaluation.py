@@ -67,7 +67,7 @@ def evaluate(model: nn.Module, batches: Iterable[Any], *, precision: Precision, 
 
     Args:
         model: On the precision's device.
-        batches: Yields (images, labels): (B, 3, H, W) floating point and normalised, (B,) int64; on any device.
+        batches: Yields (images, labels): (B, 3, H, W) floating point and normalized, (B,) int64; on any device.
         precision: Of the forward pass.
         views: Makes several views of a batch's images, for test-time augmentation: the class probabilities of an image
             are then the mean over its views. None takes the images as they are.

@@ -13,14 +13,14 @@ __all__ = ["MODEL_NAMES", "BlurPool", "ModelName", "ResNet", "blur_pool", "build
 
 ModelName = Literal["tiny", "resnet18", "resnet50"]
 MODEL_NAMES: tuple[ModelName, ...] = get_args(ModelName)
-# Fewer channels than this are colours or nearly so: blurring them would lose detail of the image.
+# Fewer channels than this are colors or nearly so: blurring them would lose detail of the image.
 _LEAST_BLURRED_CHANNELS = 16
 
 
 class ResNet(nn.Module):
     """A residual network (He et al. 2016); layers are named as torchvision names them, so its weights can be loaded.
 
-    The last normalisation of every block starts at zero (Goyal et al. 2017), so that training starts with identities.
+    The last normalization of every block starts at zero (Goyal et al. 2017), so that training starts with identities.
 
     Attributes:
         small_images: Whether the stem keeps the resolution, for images of about 32 x 32 pixels, instead of quartering.

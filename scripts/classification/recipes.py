@@ -33,14 +33,14 @@ class Recipe:
     Attributes:
         small_images: Whether images are small and all of one size (CIFAR-10): random crops of the padded image, flips
             and Cutout; the model's stem keeps the resolution. Otherwise (ImageNet) random resized crops and flips; for
-            evaluation the shorter side is resized to 8/7 of the size, then the centre is cropped.
+            evaluation the shorter side is resized to 8/7 of the size, then the center is cropped.
         size: Height and width that the model is trained on, in pixels.
         epochs: Passes over the data.
         batch_size: Images of one process in a step.
         rate: Peak learning rate for 256 images a step; it grows with the images of a step (Goyal et al. 2017).
         warmup: Epochs until the peak.
         schedule: From the peak on: "cosine" (half a cosine) or "triangle" (a straight line), both to 0.
-        weight_decay: Of weights; biases and normalisations have none.
+        weight_decay: Of weights; biases and normalizations have none.
         label_smoothing: Share of the target that is spread over all classes.
         mean, std: Of the channels, of images in 0..1.
     """
@@ -58,7 +58,7 @@ class Recipe:
     std: tuple[float, float, float]
 
     def training_transforms(self, size: int, dtype: torch.dtype) -> list[Transform]:
-        """Return the transforms of training: random windows, flips, the type, normalisation, for small images Cutout.
+        """Return the transforms of training: random windows, flips, the type, normalization, for small images Cutout.
 
         Args:
             size: Height and width of the images in a batch.
@@ -67,7 +67,7 @@ class Recipe:
         if not self.small_images:
             return [RandomResizedCrop(size), RandomHorizontalFlip(), *self._units(dtype)]
         red, green, blue = (round(255 * value) for value in self.mean)
-        crop = RandomCrop(size, padding=_CIFAR_PADDING, fill=(red, green, blue))  # about 0 once normalised
+        crop = RandomCrop(size, padding=_CIFAR_PADDING, fill=(red, green, blue))  # about 0 once normalized
         cutout = RandomErasing(1.0, (_CUTOUT_AREA, _CUTOUT_AREA), (1.0, 1.0))
         return [crop, RandomHorizontalFlip(), *self._units(dtype), cutout]
 

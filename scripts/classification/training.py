@@ -61,7 +61,7 @@ def learning_rate(peak: float, epoch: float, *, num_epochs: int, warmup: float, 
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Return two groups for an optimiser: weights, which decay, and biases and normalisations, which do not."""
+    """Return two groups for an optimizer: weights, which decay, and biases and normalizations, which do not."""
     parameters = list(model.parameters())
     return [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": weight_decay},
@@ -85,7 +85,7 @@ def train_epoch(
     Args:
         model: On the precision's device; it is left in training mode.
         optimizer: Of the model's parameters.
-        batches: Yields (images, labels): images (B, 3, H, W) floating point and normalised, labels (B,) int64 or, if
+        batches: Yields (images, labels): images (B, 3, H, W) floating point and normalized, labels (B,) int64 or, if
             classes are mixed, (B, num_classes) shares; on any device.
         precision: Of the forward pass.
         scaler: For float16; the same one for the whole run.

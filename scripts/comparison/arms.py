@@ -60,7 +60,7 @@ class PairFiles(Dataset[tuple[Tensor, Tensor]]):
 
 
 class PhotoFiles(Dataset[tuple[Tensor, int]]):
-    """Labelled image files: a random window resized, a flip, normalised floats, with Pillow."""
+    """Labeled image files: a random window resized, a flip, normalized floats, with Pillow."""
 
     def __init__(self, files: Sequence[Path], labels: Sequence[int], size: int) -> None:
         self._files, self._labels, self._transforms = files, labels, _of_photos(size)

@@ -44,7 +44,7 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True)
 class Photos:
-    """Labelled photographs.
+    """Labeled photographs.
 
     Attributes:
         files: JPEG or other image files.
@@ -97,7 +97,7 @@ def photographs_of(source: Path) -> tuple[list[Path], list[Path]]:
     if len(found) < 2:
         raise SourceError(
             f"{source}: found {counted(len(found), 'photograph')}, expected at least 2 of {LEAST_SIDE} x {LEAST_SIDE} "
-            "pixels or more, 8-bit RGB or grey."
+            "pixels or more, 8-bit RGB or gray."
         )
     step = min(8, len(found))
     return [path for n, path in enumerate(found) if n % step != step - 1], found[step - 1 :: step]
@@ -149,7 +149,7 @@ def make_pairs(source: Path, folder: Path, *, limit: int, say: Callable[[str], N
 
 
 def make_photos(source: Path, folder: Path, *, say: Callable[[str], None]) -> Photos:
-    """Take labelled photographs from class folders, or cut pieces from photographs, each of which is then a class.
+    """Take labeled photographs from class folders, or cut pieces from photographs, each of which is then a class.
 
     Args:
         source: Class folders, alone or in `train` next to `val`; or photographs.

@@ -30,7 +30,7 @@ PHASES = StepTimer.PHASES
 EMA_DECAY = 0.999
 # Photographs that are held out are scored on windows of this side at most, so that scoring takes little of a run.
 _SCORED_SIDE = 256
-# Peak learning rates: of Adam for pairs, of SGD with momentum for 256 labelled images.
+# Peak learning rates: of Adam for pairs, of SGD with momentum for 256 labeled images.
 _RATES = {"srcnn": 1e-3, "edsr": 2e-4}
 _CLASSIFIER_RATE = 0.1
 _LEAST_STEPS = 3

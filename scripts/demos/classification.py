@@ -74,7 +74,7 @@ def run(photographs: Sequence[Path] | None, output: Path) -> bool:
 
 
 def compare_reading(folder: Path, loader: lmdbloader.Loader) -> None:
-    """Print how fast the files and the dataset can be read into normalised float32 batches."""
+    """Print how fast the files and the dataset can be read into normalized float32 batches."""
     print(f"4. Reading random resized crops of {SIZE} x {SIZE}, batches of {BATCH_SIZE}", flush=True)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     files, transforms = list_classes(folder), RECIPE.training_transforms(SIZE, torch.float32)

@@ -87,7 +87,7 @@ def find_photographs(folder: Path | None, output: Path) -> tuple[list[Path], lis
     if len(photographs) < 2:
         raise SourceError(
             f"{folder}: {len(photographs)} of {len(files)} images can be used; the demo needs two or more "
-            f"8-bit RGB or grey photographs of at least {PATCH_SIZE} x {PATCH_SIZE} pixels."
+            f"8-bit RGB or gray photographs of at least {PATCH_SIZE} x {PATCH_SIZE} pixels."
         )
     num_held_out = max(1, len(photographs) // 10)
     training, held_out = photographs[:-num_held_out], photographs[-num_held_out:]
@@ -95,7 +95,7 @@ def find_photographs(folder: Path | None, output: Path) -> tuple[list[Path], lis
 
 
 def is_usable(path: Path) -> bool:
-    """Return whether a file's header is that of an 8-bit RGB or grey image with room for a patch."""
+    """Return whether a file's header is that of an 8-bit RGB or gray image with room for a patch."""
     try:
         with Image.open(path) as image:
             return image.mode in ("RGB", "L") and min(image.size) >= PATCH_SIZE
@@ -110,7 +110,7 @@ def evenly(items: Sequence[Path], limit: int) -> list[Path]:
 
 
 def copy_photographs(files: Sequence[Path], folder: Path) -> None:
-    """Copy photographs into a fresh folder; grey ones get three channels, so that all samples are alike."""
+    """Copy photographs into a fresh folder; gray ones get three channels, so that all samples are alike."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for number, path in enumerate(files):

@@ -24,7 +24,7 @@ class Skip(nn.Module):
 
 
 class EDSR(Upscaler):
-    """The network of Lim et al. (2017): residual blocks without batch normalisation.
+    """The network of Lim et al. (2017): residual blocks without batch normalization.
 
     The default is the paper's baseline. It adds bicubic at the end, as `Upscaler` describes.
     """

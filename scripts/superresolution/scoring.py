@@ -54,7 +54,7 @@ def score_with(
 ) -> dict[str, float]:
     """Return the mean scores of a method, by name: PSNR and SSIM on luma and on RGB, and perceptual ones.
 
-    An output that is only luma gets the colours of bicubic. Grey images have no scores on RGB.
+    An output that is only luma gets the colors of bicubic. Gray images have no scores on RGB.
     """
     found: dict[str, list[float]] = {}
     for index in range(len(dataset)):

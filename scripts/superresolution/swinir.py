@@ -59,7 +59,7 @@ class Block(nn.Module):
         features, seen = self.norm1(images), None
         if self.shift:
             features = features.roll((-self.shift, -self.shift), (1, 2))
-            # After the cyclic shift, the last rows and columns are not neighbours of the others.
+            # After the cyclic shift, the last rows and columns are not neighbors of the others.
             rows, columns = (torch.arange(side, device=images.device) >= side - self.shift for side in (height, width))
             parts = self._cut((rows[:, None] * 2 + columns)[None, ..., None])[0, :, :, 0]  # (W, N)
             seen = (parts[:, :, None] == parts[:, None])[:, None]
@@ -97,7 +97,7 @@ class Group(nn.Module):
 
 
 class Body(nn.Module):
-    """All groups between two normalisations, and a convolution: (B, F, h, w) to the same."""
+    """All groups between two normalizations, and a convolution: (B, F, h, w) to the same."""
 
     def __init__(self, num_features: int, num_heads: int, window: int, depths: tuple[int, ...]) -> None:
         super().__init__()

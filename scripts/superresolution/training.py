@@ -95,7 +95,7 @@ def train_step(
     loss: str | None = None,
     timer: StepTimer | None = None,
 ) -> Tensor:
-    """Do one optimisation step on a batch; on CUDA in bfloat16 wherever autocast allows it.
+    """Do one optimization step on a batch; on CUDA in bfloat16 wherever autocast allows it.
 
     Args:
         model: On the device to train on.

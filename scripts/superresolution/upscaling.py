@@ -24,7 +24,7 @@ def conv(num_in: int, num_out: int) -> nn.Conv2d:
 class Upscaler(nn.Module):
     """RGB in, larger RGB out: a convolution, a body with a skip around it, and pixel shuffle.
 
-    The bicubic enlargement of the input is added at the end, where the papers add a mean colour. The last layer starts
+    The bicubic enlargement of the input is added at the end, where the papers add a mean color. The last layer starts
     at zero, so the untrained network returns exactly bicubic. The number of weights is that of the papers.
 
     Attributes:

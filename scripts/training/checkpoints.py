@@ -96,14 +96,14 @@ def load_checkpoint(
     loader: Loader | None = None,
     average: torch.nn.Module | None = None,
 ) -> int:
-    """Continue from a checkpoint: load weights, optimiser and random state in place. Only tensors are unpickled.
+    """Continue from a checkpoint: load weights, optimizer and random state in place. Only tensors are unpickled.
 
-    After an error the model and the optimiser may have been changed in part.
+    After an error the model and the optimizer may have been changed in part.
 
     Args:
         path: A file of `save_checkpoint`.
         model: Gets the weights; it may be on another device than the model that was saved.
-        optimizer: Gets the optimiser's state.
+        optimizer: Gets the optimizer's state.
         settings: Of this run; they must equal the saved ones.
         scaler: Gets the scaler's state, if one was saved.
         loader: Its next iteration is the rest of the epoch that was interrupted, else the epoch after the finished
@@ -115,7 +115,7 @@ def load_checkpoint(
 
     Raises:
         FormatError: The file is not a checkpoint of this release, the settings differ, or it is of another model or of
-            another optimiser.
+            another optimizer.
         CorruptError: The file is damaged, truncated or not a checkpoint, and torch has read none of it; or a part is
             missing.
         OptionError: An epoch was interrupted, and the loader has another dataset, order or seed.
@@ -129,7 +129,7 @@ def load_checkpoint(
         model.load_state_dict(content["model" if average is None else "trained"])
         optimizer.load_state_dict(content["optimizer"])
     except (RuntimeError, ValueError, KeyError) as error:
-        raise FormatError(f"{path}: made with another model or optimiser: {error}") from error
+        raise FormatError(f"{path}: made with another model or optimizer: {error}") from error
     if loader is not None:
         place = content["loader"]
         if place and place.get("position") != 0:

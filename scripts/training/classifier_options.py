@@ -19,7 +19,7 @@ imagenet/train and imagenet/val; the second trains from them, the third from the
   train_classifier.py imagenet.lmdb
   train_classifier.py --folder imagenet
 Presets (docs/how-to/train-classifier.md has the complete recipes):
-  imagenet  photographs: random resized crops, flips; scored on centre crops
+  imagenet  photographs: random resized crops, flips; scored on center crops
   cifar     32 x 32 pixels: padded random crops, flips, Cutout
 Several GPUs, one process each:
   torchrun --nproc-per-node 8 scripts/train_classifier.py DB --val VAL
@@ -63,7 +63,7 @@ def parse_options(argv: Sequence[str] | None, description: str | None) -> argpar
     add("--schedule", choices=("cosine", "triangle"),
         help="how the learning rate falls to 0 (default: cosine, cifar triangle)")  # fmt: skip
     add("--weight-decay", type=share, metavar="X",
-        help="of weights, not of biases and normalisations (default: 1e-4, cifar 5e-4)")  # fmt: skip
+        help="of weights, not of biases and normalizations (default: 1e-4, cifar 5e-4)")  # fmt: skip
     add("--label-smoothing", type=share, metavar="X",
         help="share of the target that is spread over all classes (default: 0.1)")  # fmt: skip
     add("--seed", type=int, default=0, help="of weights, order and augmentation (default: %(default)s)")

@@ -196,7 +196,7 @@ def _decoded(data: bytes) -> Any:
 
 
 def _ycck(data: bytes) -> bytes:
-    """Return a CMYK JPEG that says its colours are YCCK."""
+    """Return a CMYK JPEG that says its colors are YCCK."""
     at = data.index(b"Adobe") + 11
     return data[:at] + b"\x02" + data[at + 1 :]
 

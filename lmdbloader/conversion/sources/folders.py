@@ -46,7 +46,7 @@ def holds(place: Location) -> bool:
 
 
 def list_samples(src: Location, layout: str, prefer_images: bool) -> Listing:
-    """Return the images, pairs or labelled images of a folder, see `layouts.Source`."""
+    """Return the images, pairs or labeled images of a folder, see `layouts.Source`."""
     if layout in ("auto", "pairs") and isinstance(src, Path) and src.is_dir() and (halves := find_halves(src)):
         high, low = halves
         return match(high, list_samples(high, "images", True), (low, list_samples(low, "images", True)))

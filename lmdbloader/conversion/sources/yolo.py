@@ -41,7 +41,7 @@ _MOST_CLASS = 2**31
 def list_yolo(src: Location, classes: Sequence[str] | None = None) -> Listing:
     """Return the images of a folder with the boxes of their text files.
 
-    A line of a text file is a class number and the centre, width and height of a box as shares of the image's sides; or
+    A line of a text file is a class number and the center, width and height of a box as shares of the image's sides; or
     a class number and the corners of a polygon, which becomes the box around it. Boxes are clipped to the image.
 
     Args:

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: a list of them, and their utilisation, power, memory and temperature over time, through NVML."""
+"""NVIDIA GPUs: a list of them, and their utilization, power, memory and temperature over time, through NVML."""
 
 from __future__ import annotations
 

@@ -336,7 +336,7 @@ def profile(
             too short.
         step_fn: Does a step: `step_fn(batch)`, or `step_fn(batch, lap)`, which calls `lap("copy")`, `lap("forward")`,
             `lap("backward")` and `lap("update")` at the end of each. Without laps, the work of torch's
-            optimisers is "update", and the rest "compute".
+            optimizers is "update", and the rest "compute".
         steps: To measure.
         warmup: Steps before that, which are not measured; None means until the batches read ahead are used up.
         device: The device that trains; None means the current CUDA device if CUDA is in use, else the CPU.
@@ -421,7 +421,7 @@ def _takes_lap(step_fn: Callable[..., Any]) -> bool:
 
 @contextmanager
 def _updates_told(timer: StepTimer) -> Iterator[None]:
-    """Count the work of torch's optimisers as "update"."""
+    """Count the work of torch's optimizers as "update"."""
     before = optimizer.register_optimizer_step_pre_hook(lambda *_: timer.lap("compute"))
     after = optimizer.register_optimizer_step_post_hook(lambda *_: timer.lap("update"))
     try:

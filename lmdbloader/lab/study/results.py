@@ -25,7 +25,7 @@ class StudyRow:
         num_workers: Threads of the Loader, worker processes of torch's DataLoader.
         order: Of the samples: random or quasi_random.
         num_processes: That load at the same time.
-        turns: Samples a second of each turn, of all processes together. Turns of one number are neighbours in time.
+        turns: Samples a second of each turn, of all processes together. Turns of one number are neighbors in time.
         figures: What else was measured, by name: seconds, shares, bytes.
     """
 
@@ -55,7 +55,7 @@ def row_of(
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How many times as fast one arm is as another, by turns that are neighbours in time.
+    """How many times as fast one arm is as another, by turns that are neighbors in time.
 
     Attributes:
         value: The median of the turns' ratios.

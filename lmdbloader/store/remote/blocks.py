@@ -31,7 +31,7 @@ _URGENT = -1
 class Blocks:
     """Blocks of a file, and the threads that fetch them while there are any to fetch; for one process and its forks.
 
-    A subclass says how blocks are fetched and where they are kept. One request is for neighbours between two multiples
+    A subclass says how blocks are fetched and where they are kept. One request is for neighbors between two multiples
     of 2 MiB, so it never spans two data files.
 
     Attributes:
@@ -184,7 +184,7 @@ class Blocks:
         self.settle()
 
     def _next(self) -> tuple[int, int] | None:
-        """Return neighbours to fetch (first, end); None to end the thread."""
+        """Return neighbors to fetch (first, end); None to end the thread."""
         with self._changed:
             while self._queue:
                 first, _ = self._queue.popitem(last=False)

@@ -18,7 +18,7 @@ from lmdbloader.errors import OptionError
 from lmdbloader.store.opening import DataFile
 from lmdbloader.store.remote.blocks import ABSENT, I64, PRESENT, Blocks
 
-# Small, because samples in random order need little of their neighbours.
+# Small, because samples in random order need little of their neighbors.
 BLOCK_NBYTES = 2**16
 # Blocks that nobody holds stay until so many others have come: samples that are read one by one are requested ahead,
 # 256 MiB at most.
