@@ -2,8 +2,8 @@
 
 Memory is anonymous memory (RssAnon), at its peak, of a fresh process and of the processes that it starts; pages of the
 mapped dataset belong to the page cache and are not counted. Every figure is taken at N samples and at ten times N.
-N photographs become several parts: of one part, this process writes the records, and of several, each worker does,
-with up to two transactions of 16 MiB and LMDB's copies of their pages in memory.
+N photographs become several parts, as ten times N do: the records of a single part come to this process in shared
+memory, which is not counted, and those of several are in the anonymous memory of the workers that write them.
 """
 
 from __future__ import annotations
