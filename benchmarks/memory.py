@@ -2,6 +2,8 @@
 
 Memory is anonymous memory (RssAnon), at its peak, of a fresh process and of the processes that it starts; pages of the
 mapped dataset belong to the page cache and are not counted. Every figure is taken at N samples and at ten times N.
+N photographs become several parts, as ten times N do: the records of a single part come to this process in shared
+memory, which is not counted, and those of several are in the anonymous memory of the workers that write them.
 """
 
 from __future__ import annotations
@@ -205,7 +207,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the command line's options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=2000, help="N of reading (default 2000)")
-    parser.add_argument("--photographs", type=int, default=8, help="N of converting, 2040 x 1356 each (default 8)")
+    parser.add_argument("--photographs", type=int, default=80, help="N of converting, 2040 x 1356 each (default 80)")
     parser.add_argument(
         "--workers", type=int, default=count_cores(), help="processes of converting (default: the cores)"
     )

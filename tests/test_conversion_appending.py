@@ -228,6 +228,27 @@ def test_one_that_was_killed_after_it_was_in_place_is_found_done(
     assert not again.was_finished and again.num_samples == 14 and len(values_of(db)) == 14
 
 
+def test_one_to_itself_that_was_killed_is_found_done_or_begins_again(
+    place: Path, db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+        patch.setattr(Work, "discard", _fail)
+        lmdbloader.append(db, [db])
+    assert len(values_of(db)) == 12
+    done = lmdbloader.append(db, [db])
+    assert done.was_finished and done.num_samples == len(values_of(db)) == 12
+    # Parts made of the dataset before it grew otherwise are of no use.
+    aside = db.with_name(f"{db.name}.aside")
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+        patch.setattr(combining, "join", _fail)
+        lmdbloader.append(db, [db])
+    work = db.with_name(f"{db.name}.partial")
+    work.rename(aside)
+    lmdbloader.append(db, [place / "b.lmdb"])
+    aside.rename(work)
+    assert lmdbloader.append(db, [db]).num_samples == 32
+
+
 def test_a_file_system_without_hard_links_gets_copies(place: Path, db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise PermissionError(1, "Operation not permitted")

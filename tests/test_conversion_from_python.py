@@ -427,6 +427,17 @@ def test_of_two_at_once_the_later_one_changes_nothing(out: Path, at: int, first:
     assert (out.parent / "out.lmdb.partial").exists() == (first == 1)
 
 
+def test_an_iterator_that_is_refused_leaves_nothing(out: Path) -> None:
+    def samples() -> Iterator[dict[str, int]]:
+        yield {"x": 1}
+        write([{"x": 2}], out)
+        yield {"x": 3}
+
+    with pytest.raises(DestinationError, match=r"out\.lmdb: a dataset is there already"):
+        write(samples(), out)
+    assert [s.x for s in LMDBDataset(out)] == [2] and not (out.parent / "out.lmdb.partial").exists()
+
+
 def test_what_another_process_has_begun_stays(out: Path) -> None:
     partial = out.parent / "out.lmdb.partial"
 

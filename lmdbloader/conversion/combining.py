@@ -392,7 +392,16 @@ def _begin(recipe: Recipe, work: Work, made_by: Mapping[str, Any], before: Reade
         DestinationError: The call was another one.
         DiskFullError: The payloads do not fit on the disk.
     """
-    about = {"classes": recipe.named_classes, "with_source": recipe.with_source, "inputs": made_by["inputs"]}
+    inputs = made_by["inputs"]["datasets"]
+    grows = None if before is None else before.manifest.manifest_digest
+    own_path = None if before is None else os.path.realpath(before.path)
+    is_own = [os.path.realpath(part.reader.path) == own_path for part in recipe.parts]
+    # The digest of a dataset that is appended to itself is another one once the call has put it in place.
+    noted = [
+        {"rows": record.get("samples"), "prefix": record.get("prefix")} if own else record
+        for record, own in zip(inputs, is_own, strict=True)
+    ]
+    about = {"classes": recipe.named_classes, "with_source": recipe.with_source, "inputs": {"datasets": noted}}
     asked = {
         "the call": recipe.layout,
         "the release of lmdbloader": __version__,
@@ -400,9 +409,12 @@ def _begin(recipe: Recipe, work: Work, made_by: Mapping[str, Any], before: Reade
         "the samples": digest_of(json.dumps(about).encode()),
         **recipe.choices,
     }
-    grows = None if before is None else before.manifest.manifest_digest
     if work.continues(asked):
-        return (work.plan() or {}).get("grows") != grows and work.is_published()
+        has_changed = (work.plan() or {}).get("grows") != grows
+        if has_changed and work.is_published():
+            return True
+        if not (has_changed and any(is_own)):
+            return False
     needed, free = recipe.payload_nbytes, free_nbytes(work.folder.absolute().parent)
     if free is not None and needed > free:
         raise DiskFullError(
