@@ -51,6 +51,7 @@ class Server:
         requests: One line for each that arrived.
         objects: What the bucket `bucket` holds.
         fault: Called with the number of a request for data and its range; returns what goes wrong with it, or "".
+        refusal: Called with each request that changes something; returns the status of its refusal, or 0.
         rate: Bytes a second of all answers together, 0 for no limit.
         delay: Seconds before each answer.
         num_open, most_open: Requests that are being answered now, and the most at once.
@@ -60,6 +61,7 @@ class Server:
     requests: list[str]
     objects: dict[str, bytes]
     fault: Callable[[int, int], str] = lambda number, start: ""
+    refusal: Callable[[str], int] = lambda request: 0
     rate: float = 0.0
     delay: float = 0.0
     num_data: int = 0
@@ -93,6 +95,14 @@ class Faulty(Handler):
         finally:
             with server.lock:
                 server.num_open -= 1
+
+    def _written(self) -> tuple[dict[str, bytes] | None, str, dict[str, str]]:
+        objects, key, query = super()._written()
+        if objects is not None and (status := self.server_of_test.refusal(self.requests[-1])):
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self._error(status, {403: "AccessDenied", 503: "SlowDown"}[status])
+            return None, key, query
+        return objects, key, query
 
     def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         server = self.server_of_test

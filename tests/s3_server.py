@@ -1,4 +1,4 @@
-"""A small server that speaks as much of S3 as reading takes, and one that serves files without parts of them."""
+"""A small server that speaks as much of S3 as a dataset takes, and one that serves files without parts of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGE = 3
 
 
 class Handler(BaseHTTPRequestHandler):
-    """ListObjectsV2, HeadObject and GetObject, with ranges."""
+    """ListObjectsV2, HeadObject and GetObject, with ranges; PutObject, also in parts, and DeleteObject."""
 
     protocol_version = "HTTP/1.1"
     buckets: Buckets
@@ -53,6 +53,44 @@ class Handler(BaseHTTPRequestHandler):
             first, last = int(asked[1]), min(int(asked[2] or len(data) - 1), len(data) - 1)
             headers["Content-Range"] = f"bytes {first}-{last}/{len(data)}"
             self._send(206, data[first : last + 1], headers)
+
+    def do_PUT(self) -> None:
+        objects, key, query = self._written()
+        if objects is None:
+            return
+        if "partNumber" in query:
+            key = f"{query['uploadId']}-{int(query['partNumber']):05}"
+        objects[key] = self.rfile.read(int(self.headers["Content-Length"]))
+        self._send(200, b"", {"ETag": '"0"'})
+
+    def do_POST(self) -> None:
+        objects, key, query = self._written()
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if objects is None:
+            return
+        if "uploads" in query:
+            text = f"<InitiateMultipartUploadResult><UploadId>parts/{key}</UploadId></InitiateMultipartUploadResult>"
+        else:
+            parts = sorted(name for name in objects if name.startswith(f"{query['uploadId']}-"))
+            objects[key] = b"".join(objects.pop(name) for name in parts)
+            text = "<CompleteMultipartUploadResult><ETag>0</ETag></CompleteMultipartUploadResult>"
+        self._send(200, text.encode(), {"Content-Type": "application/xml"})
+
+    def do_DELETE(self) -> None:
+        objects, key, _ = self._written()
+        if objects is not None:
+            objects.pop(key, None)
+            self._send(204, b"", {})
+
+    def _written(self) -> tuple[dict[str, bytes] | None, str, dict[str, str]]:
+        """Return the bucket that a request changes, the key and the query; no bucket if the request was refused."""
+        url = urlsplit(self.path)
+        bucket, _, key = unquote(url.path).lstrip("/").partition("/")
+        self.requests.append(f"{self.command} {self.path}")
+        query = {name: values[0] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
+        if bucket not in self.buckets:
+            self._error(404, "NoSuchBucket")
+        return self.buckets.get(bucket), key, query
 
     def _list(self, objects: dict[str, bytes], query: dict[str, str]) -> bytes:
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import shlex
 from pathlib import Path
 
 from lmdbloader.base import system
 from lmdbloader.base.arguments import is_url, local_path, new_path, path_text
+from lmdbloader.base.text import command
 from lmdbloader.errors import DestinationError, OptionError
-from lmdbloader.format.layout import MANIFEST_FILE, PARTIAL_SUFFIX
+from lmdbloader.format.layout import PARTIAL_SUFFIX
 
 
 def named_folder(path: str | os.PathLike[str]) -> Path:
@@ -28,11 +28,15 @@ def new_folder(path: str | os.PathLike[str]) -> Path:
     """Return the path of a new dataset, as `named_folder` does.
 
     Raises:
-        OptionError: As `named_folder`; of a URL, with the lines that copy a dataset to it.
+        OptionError: As `named_folder`; of a URL, with what uploads a dataset to it.
         DestinationError: Unfinished or replaced datasets have such names.
     """
     if is_url(text := path_text("path", path)):
-        raise OptionError(_copied_to(text.rstrip("/")))
+        name = text.rstrip("/").rpartition("/")[2] or "train.lmdb"
+        raise OptionError(
+            f"{text}: is a URL, and datasets are made on a disk. Make {name} on a disk, and upload it: "
+            f"{command('stage', name, text)}, or lmdbloader.stage({name!r}, {text!r})"
+        )
     found = named_folder(new_path("path", path))
     if found.name.endswith(PARTIAL_SUFFIX) and found.is_dir():
         raise DestinationError(
@@ -45,18 +49,6 @@ def new_folder(path: str | os.PathLike[str]) -> Path:
             "another name."
         )
     return found
-
-
-def _copied_to(url: str) -> str:
-    """Return the message for a URL: what copies a dataset there, so that an incomplete copy has no manifest."""
-    name = url.rsplit("/", 1)[-1] or "train.lmdb"
-    if url.startswith("s3://"):
-        here, there = shlex.quote(name), shlex.quote(url)
-        first = f"aws s3 cp --recursive --exclude {MANIFEST_FILE} {here} {there}"
-        lines = f"{first} && aws s3 cp {here}/{MANIFEST_FILE} {there}/{MANIFEST_FILE}"
-    else:
-        lines = f"fs, path = fsspec.url_to_fs({url!r}); fs.put({name!r}, path, recursive=True)"
-    return f"{url}: is a URL, and datasets are made on a disk. Make {name} on a disk, and then copy it: {lines}"
 
 
 def refuse_inside(out: Path, source: Path) -> None:

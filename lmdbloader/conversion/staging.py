@@ -1,4 +1,4 @@
-"""`lmdbloader.stage`: a checked copy of a dataset in another folder, made once for all jobs there."""
+"""`lmdbloader.stage`: a checked copy of a dataset in another folder, made once for all jobs there, or at a URL."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from lmdbloader.base.text import plain
 from lmdbloader.base.units import show_nbytes
 from lmdbloader.conversion.destination import named_folder, refuse_inside
 from lmdbloader.errors import CorruptError, DestinationError, DiskFullError, FormatError, LockedError, OptionError
-from lmdbloader.format.digests import read_digest
-from lmdbloader.format.layout import INDEX_FILE, LEFT_OUT_FILE, MANIFEST_FILE, SKIPPED_FILE
+from lmdbloader.format.digests import digest_from_disk
+from lmdbloader.format.layout import LEFT_OUT_FILE, MANIFEST_FILE, SKIPPED_FILE
 from lmdbloader.format.manifest import Manifest
 from lmdbloader.store import check_destination, open_reader, read_manifest
 from lmdbloader.store.writing.work import Work, link, own_tag, partial_of, put_in_place, remove_work, write_file
@@ -85,8 +85,8 @@ def stage(
     timeout: float | None = None,
     progress: bool = False,
     log: Callable[[str], None] = lambda line: None,
-) -> Path:
-    """Copy a finished dataset into a folder, unless it is there already.
+) -> Path | str:
+    """Copy a finished dataset into a folder, or upload it to a URL, unless it is there already.
 
     The digest of every file of the copy is compared, as read back from the disk. The copy gets its name when it is
     complete. Of several processes that stage at once, one copies, and the others wait and use its copy. A copy that was
@@ -95,27 +95,32 @@ def stage(
 
     A copy that is there is used if it has the manifest of the source, and files of its lengths.
 
+    At a URL, the manifest is the last file that arrives, so nobody opens an incomplete dataset. The digest of each file
+    is compared before it is uploaded; afterwards its length is. Readers compare digests and checksums, as everywhere.
+
     Args:
         db: The dataset, or its URL.
-        directory: The folder for the copy, which keeps the dataset's name; made if only its last part is missing.
-        overwrite: Replace another dataset that has its name there.
+        directory: The folder for the copy, which keeps the dataset's name; made if only its last part is missing. Or
+            the URL of the copy itself, "s3://bucket/train.lmdb", in anything that fsspec can write.
+        overwrite: Replace another dataset that is there.
         check: Read an existing copy, compare its digests, and copy again what differs.
-        timeout: Seconds to wait for a process that is copying; without limit by default.
+        timeout: Seconds to wait for a process that is copying into a folder; without limit by default.
         progress: Show a progress bar on a terminal, in a log a line every 30 seconds.
         log: Called with each message, a line of text.
 
     Returns:
-        The path of the copy.
+        The path of the copy, or its URL.
 
     Raises:
         NotFoundError: `db` does not exist.
         FormatError: `db` is not a finished dataset of this format version.
         CorruptError: A file of `db` is damaged or cut short, or the copy differs from it.
-        DestinationError: Another dataset, or something else, has the name there, or `directory` cannot be made.
+        DestinationError: Another dataset, or something else, has the name there, or `directory` cannot be made, or
+            another process uploads there.
         LockedError: Another process was still copying after `timeout`.
         DiskFullError: There is too little free space; this is checked before copying.
-        DiskError: The service at a URL does not answer.
-        OptionError: `timeout` is negative, or `directory` is empty text.
+        DiskError: The service at a URL does not answer, or denies access.
+        OptionError: `timeout` is negative, `directory` is empty text or the URL of a web server, or both are URLs.
     """
     overwrite, check, progress = flag("overwrite", overwrite), flag("check", check), flag("progress", progress)
     if timeout is not None and not timeout >= 0:
@@ -123,6 +128,14 @@ def stage(
     if not os.fspath(directory):
         raise OptionError("the folder to stage into is an empty string. Is its environment variable set?")
     text = path_text("db", db)
+    if is_url(to := path_text("directory", directory)):
+        if is_url(text):
+            raise OptionError(f"{to}: a dataset is uploaded from a disk. Stage {text} into a folder first.")
+        from lmdbloader.conversion.uploading import upload
+
+        source = named_folder(db)
+        manifest = open_reader(source).manifest
+        return upload(source, manifest, to, overwrite=overwrite, check=check, progress=progress, log=log)
     origin = _Remote(text) if is_url(text) else _Local(named_folder(db))
     folder = new_path("directory", directory).absolute()
     target = folder / origin.name
@@ -194,18 +207,12 @@ def _is_staged(manifest: Manifest, there: Manifest, target: Path, check: bool, l
         open_reader(target)
         if check:
             log(plain(f"{target}: reading the copy that is there"))
-            for name, expected in _digests(manifest).items():
+            for name, (expected, _) in manifest.files.items():
                 _compare(target / name, expected)
     except (CorruptError, FormatError, OSError) as error:
         log(plain(f"{target}: a copy is there, but damaged; it is copied again. {error}"))
         return False
     return True
-
-
-def _digests(manifest: Manifest) -> dict[str, str]:
-    """Return the digests of the large files of a dataset, by their names."""
-    parts = zip(manifest.data_files, manifest.parts, strict=True)
-    return {INDEX_FILE: manifest.index_digest, **{name: part.data_digest for name, part in parts}}
 
 
 def _fill(
@@ -217,12 +224,10 @@ def _fill(
         Work(target).discard()  # of another dataset, or of an earlier version; other files are refused
     partial.mkdir(exist_ok=True)
     write_file(partial / MANIFEST_FILE, manifest.to_json())
-    digests, sizes = _digests(manifest), {INDEX_FILE: manifest.sizes["index_nbytes"]}
-    sizes |= {name: part.data_nbytes for name, part in zip(manifest.data_files, manifest.parts, strict=True)}
     if there is not None:
         _keep_parts(manifest, there, target, partial, log)
-    names = [name for name in digests if not _has_size(partial / name, sizes[name])]
-    nbytes = sum(sizes[name] for name in names)
+    missing = {name: file for name, file in manifest.files.items() if not _has_size(partial / name, file[1])}
+    nbytes = sum(size for _, size in missing.values())
     free = free_nbytes(partial)
     if free is not None and nbytes > free:
         raise DiskFullError(
@@ -231,8 +236,8 @@ def _fill(
         )
     log(plain(f"{target}: copying {show_nbytes(nbytes)} from {origin.place}"))
     with ProgressLine("copying", nbytes, "B", shown=progress) as bar, explain_full_disk(partial, lambda: nbytes):
-        for name in names:
-            _copy(origin, name, partial / name, digests[name], bar.update)
+        for name, (digest, _) in missing.items():
+            _copy(origin, name, partial / name, digest, bar.update)
         for name in (SKIPPED_FILE, LEFT_OUT_FILE):
             (partial / name).unlink(missing_ok=True)
             with contextlib.suppress(FileNotFoundError):  # the dataset has no such notes
@@ -289,9 +294,7 @@ def _compare(path: Path, expected: str) -> None:
     Raises:
         CorruptError: It is another one.
     """
-    with naming(path), open(path, "rb", buffering=0) as file:
-        system.drop_cache(file.fileno())
-        found = read_digest(file.fileno())
+    found = digest_from_disk(path)
     if found != expected:
         raise CorruptError(
             f"{path}: the copy's digest is {found}, expected {expected}: the original or the copy is damaged, or was "

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import Any
 
 from lmdbloader.base import system
+from lmdbloader.base.disk_errors import naming
 
 _PIECE_NBYTES = 4 * 2**20
 
@@ -48,3 +50,10 @@ def read_digest(descriptor: int) -> str:
         digest.update(room[:nbytes])
         at += nbytes
     return str(digest)
+
+
+def digest_from_disk(path: Path) -> str:
+    """Return the digest of a file, read from the disk if the system drops its pages."""
+    with naming(path), open(path, "rb", buffering=0) as file:
+        system.drop_cache(file.fileno())
+        return read_digest(file.fileno())

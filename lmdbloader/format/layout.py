@@ -36,6 +36,8 @@ INDEX_FILE = "index.arrow"
 MANIFEST_FILE = "manifest.json"
 # The manifest in the cache of a dataset at a URL, which must not look like a complete dataset.
 REMOTE_FILE = "manifest.remote.json"
+# The manifest at a URL until all files are there: it says which dataset the files belong to.
+UPLOAD_FILE = "manifest.upload.json"
 PARTIAL_SUFFIX = ".partial"
 # In OUT.partial: what is made there, and how; it can be continued.
 PLAN_FILE = "plan.json"

@@ -17,6 +17,7 @@ from lmdbloader.format.layout import (
     DATA_FILE,
     FORMAT_NAME,
     FORMAT_VERSION,
+    INDEX_FILE,
     MANIFEST_FILE,
     MAX_TILE_SIZE,
     PART_ALIGNMENT,
@@ -108,6 +109,13 @@ class Manifest(Description):
     def data_files(self) -> tuple[str, ...]:
         """The names of its data files, in the dataset's folder."""
         return tuple(map(data_file, range(len(self.parts))))
+
+    @property
+    def files(self) -> dict[str, tuple[str, int]]:
+        """The digests and the bytes of the index and of the data files, by their names."""
+        parts = zip(self.data_files, self.parts, strict=True)
+        index = {INDEX_FILE: (self.index_digest, self.index.nbytes)}
+        return index | {name: (part.data_digest, part.data_nbytes) for name, part in parts}
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -139,20 +139,20 @@ def open_place(url: str, cache_dir: str | os.PathLike[str] | None, fraction: flo
     return place
 
 
-def describe(service: Service) -> tuple[Manifest, bytes]:
-    """Return the manifest of a dataset, and its bytes.
+def describe(service: Service, name: str = MANIFEST_FILE) -> tuple[Manifest, bytes]:
+    """Return the manifest of a dataset, and its bytes; `name` is its file's.
 
     Raises:
         NotFoundError, FormatError, DiskError: As `open_place`.
     """
     url = service.url
     try:
-        nbytes = service.size(MANIFEST_FILE)
+        nbytes = service.size(name)
     except NotFoundError as error:
-        raise NotFoundError(f"{url}: there is no dataset: it has no {MANIFEST_FILE}") from error
+        raise NotFoundError(f"{url}: there is no dataset: it has no {name}, which is uploaded last") from error
     if nbytes > MAX_MANIFEST_NBYTES:
-        raise FormatError(f"{url}/{MANIFEST_FILE}: {nbytes} bytes, expected at most {MAX_MANIFEST_NBYTES}")
-    content = service.get(MANIFEST_FILE, 0, nbytes)
+        raise FormatError(f"{url}/{name}: {nbytes} bytes, expected at most {MAX_MANIFEST_NBYTES}")
+    content = service.get(name, 0, nbytes)
     return parse_manifest(content, url), content
 
 

@@ -1,18 +1,20 @@
-"""The server behind a URL: the sizes of a dataset's files, and ranges of their bytes, through fsspec."""
+"""The server behind a URL: the sizes of a dataset's files, ranges of their bytes, and uploads, through fsspec."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, TypeVar
 
 from lmdbloader.base.arguments import plain_url
 from lmdbloader.base.text import counted
-from lmdbloader.errors import CorruptError, DiskError, LmdbloaderError, NotFoundError, OptionError
+from lmdbloader.errors import CorruptError, DestinationError, DiskError, LmdbloaderError, NotFoundError, OptionError
 from lmdbloader.format.layout import MANIFEST_FILE
 
 T = TypeVar("T")
@@ -26,6 +28,8 @@ _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 4.0
 _MOST_REQUESTS = 32
 # A whole file is copied by so many requests at a time, of so much each.
 _COPYING, _PIECE_NBYTES = 16, 4 * 2**20
+# How often s3fs sends a piece of a large file: the whole file is much to send again.
+_UPLOAD_ATTEMPTS = 10
 # Not the state of `random`, which a program may have seeded, and which forked processes share.
 _jitter = random.SystemRandom()
 _S3, _WEB = ("s3", "s3a"), ("http", "https")
@@ -110,6 +114,75 @@ class Service:
                 some = starts[first : first + _COPYING]
                 yield from pool.map(lambda start: self.get(name, start, min(start + _PIECE_NBYTES, nbytes)), some)
 
+    def sizes(self) -> dict[str, int | None]:
+        """Return the names of everything that is at the URL, with the bytes of files. Empty if nothing is there.
+
+        Raises:
+            OptionError: It is a web server's, which has no lists of files and takes none.
+            DiskError: As `size`.
+        """
+        if self.url.partition("://")[0] in _WEB:
+            raise OptionError(f"{self.url}: a web server takes no files. Copy the dataset to the server's disk.")
+
+        def ask() -> dict[str, int | None]:
+            filesystem, root = self._connect()
+            filesystem.invalidate_cache()
+            try:
+                found = {info["name"].rstrip("/"): info.get("size") for info in filesystem.ls(root, detail=True)}
+            except FileNotFoundError:
+                return {}
+            return {path.rpartition("/")[2]: size for path, size in found.items() if path != root}  # S3 may list itself
+
+        return self._again("", ask)
+
+    def put(self, name: str, source: Path | bytes, done: Callable[[int], object] = lambda nbytes: None) -> None:
+        """Upload a file of the dataset.
+
+        Args:
+            name: The file's name in the dataset.
+            source: A file on a disk, or its content.
+            done: Called with the bytes of each piece that was sent, less than 0 before they are sent again.
+
+        Raises:
+            DestinationError: The bucket, or the folder that the dataset's is in, does not exist.
+            DiskError, OptionError: As `size`.
+        """
+        sent = 0
+
+        def show(nbytes: int) -> None:
+            nonlocal sent
+            done(nbytes - sent)
+            sent = nbytes
+
+        def ask() -> None:
+            from fsspec.callbacks import Callback
+
+            filesystem, root = self._connect()
+            filesystem.retries = _UPLOAD_ATTEMPTS
+            if not getattr(filesystem, "async_impl", False):  # of such a kind are services without folders
+                with contextlib.suppress(FileExistsError):
+                    filesystem.mkdir(root, create_parents=False)
+            if isinstance(source, bytes):
+                filesystem.pipe_file(f"{root}/{name}", source)
+                return
+            callback = Callback(hooks={"sent": lambda size, value, **_: show(value)})
+            filesystem.put_file(os.fspath(source), f"{root}/{name}", callback=callback)
+            show(source.stat().st_size)  # local file systems call nothing
+
+        try:
+            self._again(name, ask, "written")
+        except NotFoundError as error:
+            raise DestinationError(f"{self.url}: its bucket or folder does not exist. Create it first.") from error
+
+    def remove(self, name: str) -> None:
+        """Remove a file of the dataset; errors as `size`."""
+
+        def ask() -> None:
+            filesystem, root = self._connect()
+            filesystem.rm_file(f"{root}/{name}")
+
+        self._again(name, ask, "removed")
+
     def _connect(self) -> tuple[Any, str]:
         """Return the file system and the dataset's path in it.
 
@@ -123,7 +196,7 @@ class Service:
                 self._opened[shared if getattr(opened[0], "async_impl", False) else own] = opened
             return opened
 
-    def _again(self, name: str, ask: Callable[[], T]) -> T:
+    def _again(self, name: str, ask: Callable[[], T], done: str = "read") -> T:
         """Return the result of `ask`, which is called again after temporary errors, with growing pauses."""
         began, attempt = time.monotonic(), 0
         while True:
@@ -138,7 +211,7 @@ class Service:
                     raise permanent from error
                 if attempt >= _LEAST_ATTEMPTS and time.monotonic() - began > _RETRY_SECONDS:
                     raise DiskError(
-                        f"{self.url}/{name}: cannot be read: {_described(error)}. "
+                        f"{self.url}/{name}: cannot be {done}: {_described(error)}. "
                         f"It was tried {counted(attempt, 'time')}."
                     ) from error
             pause = min(_FIRST_PAUSE_SECONDS * 2**attempt, _LONGEST_PAUSE_SECONDS)
@@ -147,7 +220,7 @@ class Service:
 
     def _permanent(self, name: str, error: Exception) -> LmdbloaderError | None:
         """Return the error to raise at once; None if another attempt may succeed."""
-        where = f"{self.url}/{name}"
+        where = f"{self.url}/{name}".rstrip("/")
         cause = _cause(error)
         status = getattr(cause, "status", 0)  # of a web server's answer
         if status in (404, 410) or isinstance(cause, FileNotFoundError):

@@ -16,7 +16,7 @@ import re
 import secrets
 import shutil
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -40,6 +40,7 @@ from lmdbloader.format.layout import (
     PLAN_FILE,
     SKIPPED_FILE,
     SOURCES_FILE,
+    UPLOAD_FILE,
 )
 from lmdbloader.format.manifest import MAX_MANIFEST_NBYTES, Description
 from lmdbloader.store.opening import read_manifest
@@ -50,7 +51,9 @@ _MAX_FACTS_NBYTES = 2**30
 _LOCK_FILE = "lock.mdb"  # LMDB's own tools leave it
 _DATASET = re.compile(
     r"data(-[0-9]{5,})?\.mdb|"
-    + "|".join(map(re.escape, (INDEX_FILE, MANIFEST_FILE, SKIPPED_FILE, LEFT_OUT_FILE, SOURCES_FILE, _LOCK_FILE)))
+    + "|".join(
+        map(re.escape, (INDEX_FILE, MANIFEST_FILE, UPLOAD_FILE, SKIPPED_FILE, LEFT_OUT_FILE, SOURCES_FILE, _LOCK_FILE))
+    )
 )
 # Complete parts, and those that a process is writing; the plan and the inputs of each part; what is being written.
 _WORKING = re.compile(rf"part-[0-9]{{5,}}(\..+)?|sources-[0-9]{{5,}}\.npz|{re.escape(PLAN_FILE)}|.+\.new-.+")
@@ -115,16 +118,15 @@ def check_destination(out: Path, *, overwrite: bool, is_damaged: bool = False) -
     if not overwrite:
         advice = f"Choose another destination, or overwrite it ({option('overwrite', True)})."
         raise DestinationError(f"{out}: a dataset is there already. {advice}")
-    if others := _others(out):
+    if others := others_of(os.listdir(out)):
         raise DestinationError(
             f"{out}: lmdbloader did not write {others[0]!r} in it, which would be lost. Move it away."
         )
 
 
-def _others(folder: Path) -> list[str]:
+def others_of(names: Iterable[str]) -> list[str]:
     """Return the names in a folder that are not ours, nor those of files that were removed from NFS while open."""
-    names = sorted(os.listdir(folder))
-    return [n for n in names if not (_DATASET.fullmatch(n) or _WORKING.fullmatch(n) or n.startswith(".nfs"))]
+    return [n for n in sorted(names) if not (_DATASET.fullmatch(n) or _WORKING.fullmatch(n) or n.startswith(".nfs"))]
 
 
 class Work:
@@ -145,7 +147,7 @@ class Work:
         self._digest: str | None = None  # of the plan that was read or written last: this process makes its parts
         if self.folder.exists() and not self.folder.is_dir():
             raise DestinationError(f"{self.folder}: exists and is not a folder. Remove it.")
-        if self.folder.is_dir() and (others := _others(self.folder)):
+        if self.folder.is_dir() and (others := others_of(os.listdir(self.folder))):
             raise DestinationError(
                 f"{self.folder}: holds {others[0]!r}, which is not of an unfinished dataset. Move it away."
             )
