@@ -164,8 +164,9 @@ def readme_chart(crops: Path, folder: Path) -> Chart:
             "files: torch's DataLoader, Pillow.",
             f"{figures['cores']['cores']} cores ({machine}, without the GPU, {date}): batches of 128. DataLoader: "
             "torch's, over the files, Pillow.",
-            "Each with its best number of threads or workers; FFCV without checksums. Medians; lines on the bars: "
-            "slowest to fastest turn.",
+            "FFCV: no checksums; its own operations for images, one of ours for pairs. Each with its best number of "
+            "threads or workers.",
+            "Medians; lines on the bars: slowest to fastest turn.",
         ),
     )
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given, settings
@@ -277,6 +278,11 @@ def test_a_split_by_a_column_and_of_a_view(mixed: LMDBDataset) -> None:
 
     assert sorted(labels_of(parts[0]) + labels_of(parts[1])) == sorted([i % 4 for i in range(4, COUNT)])
     assert not set(labels_of(parts[0])) & set(labels_of(parts[1]))
+    groups = [str(label % 4) for label in labels_of(mixed[4:])]
+    for by in (groups, np.array(groups), pa.chunked_array([groups])):
+        again = mixed[4:].split([0.5, 0.5], by=by)
+        assert not set(labels_of(again[0])) & set(labels_of(again[1]))
+        assert sum(map(len, again)) == COUNT - 4
 
 
 def test_a_split_into_more_parts_than_there_are_groups_is_refused(pairs: LMDBDataset, mixed: LMDBDataset) -> None:
@@ -286,6 +292,10 @@ def test_a_split_into_more_parts_than_there_are_groups_is_refused(pairs: LMDBDat
         mixed[:2].split([0.2, 0.3, 0.5], by=None)
     with pytest.raises(OptionError, match="by='place'; expected one of"):
         mixed.split([0.5, 0.5], by="place")
+    with pytest.raises(OptionError, match="by: found 3 values for 4 samples"):
+        mixed[:4].split([0.5, 0.5], by=[1, 2, 3])
+    with pytest.raises(OptionError, match=r"by=.*expected a list"):
+        mixed.split([0.5, 0.5], by=str.upper)  # type: ignore[arg-type]
 
 
 def test_the_table_has_the_small_columns(mixed: LMDBDataset, written: list[dict[str, Any]], pairs: LMDBDataset) -> None:

@@ -15,7 +15,7 @@ import ffcv_peer
 import numpy as np
 from job import MEAN, SIZE, STD
 
-NAME = "FFCV, own operation"
+NAME = "FFCV, our operation"
 PACKAGES = ffcv_peer.PACKAGES
 JOBS = ("pairs", "crops", "crops-jpeg")
 SETTINGS = (

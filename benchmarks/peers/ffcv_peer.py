@@ -14,7 +14,7 @@ from pixels import Batch, decode_jpeg
 NAME = "FFCV"
 PACKAGES = ("ffcv", "numba", "opencv-python-headless")
 JOBS = ("crops", "crops-jpeg")
-NOT = {"pairs": "its flips are drawn for each field alone; see FFCV, own operation"}
+NOT = {"pairs": "its flips are drawn for each field alone; see FFCV, our operation"}
 SETTINGS = "RANDOM order, os_cache=True, workers are threads; JPEGs are encoded by FFCV from the same pixels"
 WORKERS = (1, 2)
 _FILE = "data.beton"

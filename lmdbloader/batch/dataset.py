@@ -378,17 +378,21 @@ class LMDBDataset(ReadsMany):
 
         return self.select(matching(self.reader, self.stored_rows, condition))
 
-    def split(self, fractions: Sequence[float], *, seed: int = 0, by: str | None = "source") -> tuple[Self, ...]:
+    def split(
+        self, fractions: Sequence[float], *, seed: int = 0, by: str | Sequence[Any] | None = "source"
+    ) -> tuple[Self, ...]:
         """Return views that divide the samples at random, each in the dataset's order.
 
         Args:
-            fractions: Share of each view, adding up to 1.
+            fractions: Share of the samples in each view, adding up to 1; met as closely as whole groups allow.
             seed: Of the shuffle.
             by: Column of `table` whose equal values stay in one view: by default all patches of one photograph do, and
-                all frames of one clip. None splits sample by sample, as does a dataset without sources.
+                all frames of one clip. Or a list with the group of each sample, such as its patient. None splits sample
+                by sample, as does a dataset without sources.
 
         Raises:
-            OptionError: The fractions do not add up to 1, there are fewer groups than views, or no such column.
+            OptionError: The fractions do not add up to 1, there are fewer groups than views, no such column, or not as
+                many groups as samples.
         """
         from lmdbloader.batch.splits import groups_of, share_out
         from lmdbloader.store.conditions import column_names

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lmdbloader.base.arguments import listed
 from lmdbloader.base.option_names import shown
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import CLIP, holds_clips
@@ -17,20 +18,27 @@ from lmdbloader.store.rows import Rows, as_array, take
 I64 = npt.NDArray[np.int64]
 
 
-def groups_of(reader: Reader, columns: Sequence[str], rows: Rows, by: str | None) -> npt.NDArray[Any]:
+def groups_of(reader: Reader, columns: Sequence[str], rows: Rows, by: str | Sequence[Any] | None) -> npt.NDArray[Any]:
     """Return the group of each sample (n,), as numbers.
 
     Args:
         reader: Of the dataset.
         columns: Names of its table's columns.
         rows: Of the index, a range or (n,).
-        by: The column whose equal values make a group. None makes each sample a group, and so does "source" if the
-            dataset has no sources. Of frames of clips, "source" means their clip.
+        by: The column whose equal values make a group, or such a value for each row. None makes each sample a group,
+            and so does "source" if the dataset has no sources. Of frames of clips, "source" means their clip.
 
     Raises:
-        OptionError: The table does not have this column.
+        OptionError: The table does not have this column, or there are not as many values as rows.
     """
     index = reader.index
+    if by is not None and not isinstance(by, str):
+        values = listed("by", by)
+
+        if len(values) != len(rows):
+            raise OptionError(f"by: found {len(values)} values for {len(rows)} samples; expected one for each")
+        firsts: dict[Any, int] = {}
+        return np.array([firsts.setdefault(value, len(firsts)) for value in values])
     by = CLIP if by == "source" and holds_clips(reader.fields) else by
     if by is None or (by == "source" and by not in index.column_names):
         return np.arange(len(rows))
