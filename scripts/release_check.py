@@ -197,6 +197,7 @@ def check(dist: Path, folder: Path) -> list[str]:
         CheckError: Something does not work.
     """
     missed = []
+    page = (ROOT / "docs" / "installation.md").read_text("utf-8")
     wheels, sdists = sorted(dist.glob("lmdbloader-*.whl")), sorted(dist.glob("lmdbloader-*.tar.gz"))
     if len(sdists) != 1 or len(wheels) != len(make_wheels.PLATFORMS):
         raise CheckError(
@@ -208,6 +209,9 @@ def check(dist: Path, folder: Path) -> list[str]:
         wrong = check_wheels.check_wheel(path)
         print(f"{path.name}: {path.stat().st_size / 2**20:.2f} MiB, {'defects' if wrong else 'sound'}", flush=True)
         missed += [f"{path.name}: {what}" for what in wrong]
+        platform, mib = path.stem.rpartition("-")[2].partition(".")[0], f"{path.stat().st_size / 2**20:.1f}"
+        if not re.search(rf"(?m)^\| `{platform}` .* {mib} \|$", page):
+            missed.append(f"docs/installation.md: write {mib} MiB for {platform}")
     check_metadata([*sdists, *wheels], folder)
     print("twine: the metadata is sound", flush=True)
     here = targets_here()[0].wheel

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -18,11 +20,15 @@ def release_check(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.fixture
 def dist(tmp_path: Path, release_check: ModuleType) -> Path:
-    """A folder with a file for every wheel and the source distribution of a release."""
+    """A folder with a wheel for every platform, as large as the page says, and the source distribution of a release."""
     folder = tmp_path / "dist"
     folder.mkdir()
+    page = (release_check.ROOT / "docs" / "installation.md").read_text("utf-8")
     for platform in release_check.make_wheels.PLATFORMS:
-        (folder / f"lmdbloader-1-py3-none-{platform}.whl").touch()
+        (mib,) = re.findall(rf"(?m)^\| `{platform.partition('.')[0]}` .* ([\d.]+) \|$", page)
+        wheel = folder / f"lmdbloader-1-py3-none-{platform}.whl"
+        wheel.touch()
+        os.truncate(wheel, int(float(mib) * 2**20))
     (folder / "lmdbloader-1.tar.gz").touch()
     return folder
 
@@ -97,3 +103,11 @@ def test_what_is_exceeded_is_said_before_the_last_line(
     *_, why, last = capsys.readouterr().out.splitlines()
     assert why.startswith("not ready: ") and message in why
     assert last.endswith("s: not ready")
+
+
+def test_a_size_that_the_page_does_not_say_is_not_ready(
+    tried: ModuleType, dist: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (dist / "lmdbloader-1-py3-none-win_amd64.whl").write_bytes(b"")
+    assert tried.main(["--dist", str(dist)]) == 1
+    assert "not ready: docs/installation.md: write 0.0 MiB for win_amd64\n" in capsys.readouterr().out

@@ -15,10 +15,10 @@ from dataclasses import Field, dataclass, field, fields, replace
 from types import NoneType
 from typing import (
     Any,
-    Concatenate,
     Generic,
     Literal,
     ParamSpec,
+    Protocol,
     TypeVar,
     get_args,
     get_origin,
@@ -42,10 +42,10 @@ GROUPS: dict[str, str | None] = {
 TAKE, MAKE, STORE, UNUSUAL, RUN = GROUPS
 
 P = ParamSpec("P")
-A = TypeVar("A")
-B = TypeVar("B")
-R = TypeVar("R")
-O_contra = TypeVar("O_contra")
+S_contra = TypeVar("S_contra", contravariant=True)
+D_contra = TypeVar("D_contra", contravariant=True)
+O_contra = TypeVar("O_contra", contravariant=True)
+R_co = TypeVar("R_co", covariant=True)
 Options = TypeVar("Options", bound="ConvertOptions")
 
 
@@ -416,11 +416,23 @@ def shared(options: ConvertOptions) -> ConvertOptions:
     return ConvertOptions(**{f.name: getattr(options, f.name) for f in fields(ConvertOptions)})
 
 
+class _Reads(Protocol[S_contra, P, R_co]):
+    """What type checkers see of a function of a source: Concatenate would forget the name of its argument."""
+
+    def __call__(self, src: S_contra, *args: P.args, **keywords: P.kwargs) -> R_co: ...
+
+
+class _Makes(Protocol[S_contra, D_contra, P, R_co]):
+    """What type checkers see of a function of a source and a destination."""
+
+    def __call__(self, src: S_contra, out: D_contra, *args: P.args, **keywords: P.kwargs) -> R_co: ...
+
+
 class with_options(Generic[P, O_contra]):
     """Makes the fields of an options class keyword arguments of a function.
 
-    The function takes them as its last argument, an object of that class whose values are checked. Its signature and
-    its docstring, below "Args:", list the fields. Type checkers see them too.
+    The function, of `src` or of `src` and `out`, takes them as its last argument, an object of that class whose values
+    are checked. Its signature and its docstring, below "Args:", list the fields. Type checkers see them too.
     """
 
     def __init__(self, options: Callable[P, O_contra]) -> None:
@@ -428,9 +440,11 @@ class with_options(Generic[P, O_contra]):
         self._options: Any = options
 
     @overload
-    def __call__(self, function: Callable[[A, O_contra], R]) -> Callable[Concatenate[A, P], R]: ...
+    def __call__(self, function: Callable[[S_contra, O_contra], R_co]) -> _Reads[S_contra, P, R_co]: ...
     @overload
-    def __call__(self, function: Callable[[A, B, O_contra], R]) -> Callable[Concatenate[A, B, P], R]: ...
+    def __call__(
+        self, function: Callable[[S_contra, D_contra, O_contra], R_co]
+    ) -> _Makes[S_contra, D_contra, P, R_co]: ...
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function with keyword arguments."""
         about = fields(self._options)

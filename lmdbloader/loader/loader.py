@@ -120,6 +120,10 @@ class Loader(DataLoader[Any]):
         device: Of the batches: the CPU without CUDA, even if another was asked for.
     """
 
+    transforms: tuple[Transform, ...]
+    views: Views | None
+    memory_format: torch.memory_format
+    device: torch.device
     # What DataLoader's own constructor would set; samplers and the collate function are properties.
     dataset: LMDBDataset
     batch_size: int | None

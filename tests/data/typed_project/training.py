@@ -25,9 +25,10 @@ from lmdbloader.transforms import (
 
 def make(photos: Path, out: Path) -> int:
     """Convert with options of several types, and check what was made."""
-    expected = lmdbloader.estimate(photos, patch_size=96, stride=96, scale=2)
+    expected = lmdbloader.estimate(src=photos, patch_size=96, stride=96, scale=2)
     report = lmdbloader.convert(photos, out, patch_size=96, stride=96, scale=[2, 3], write_mode="raw", workers=0)
-    lmdbloader.convert(None, out, hr="hr", lr="lr", layout="pairs")
+    lmdbloader.convert(None, out=out, hr="hr", lr="lr", layout="pairs")
+    lmdbloader.convert(src="photos", out="train.lmdb")
     if not lmdbloader.verify(out).is_sound:
         lmdbloader.repair(out, out.with_suffix(".repaired"))
     lmdbloader.merge([out, out], out.with_suffix(".merged"))
