@@ -271,8 +271,8 @@ class Pipeline:
                     f"{f', view {k // num_fields},' * (self.num_views > 1)} would come out in different shapes, "
                     f"{low_height} to {height} rows and {low_width} to {width} columns. Add a crop "
                     "or a Resize to (height, width), "
-                    "convert with --patch-size, or use Loader(..., buckets='size') or "
-                    "Loader(dataset, 1) without transforms."
+                    "convert with --patch-size, or use Loader(..., buckets='size'), with batches of one "
+                    "to keep their order."
                 )
             channels = self._image_fields[f].channels
             shape, values = (channels, height, width), self.program.values[k]

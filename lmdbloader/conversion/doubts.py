@@ -69,7 +69,7 @@ def refuse_mistaken(src: Location, listing: Listing) -> None:
     if not has_loose:
         images, masks = list(filter(is_of_images, folders)), list(filter(is_of_masks, folders))
         if images and masks:
-            line = f"Convert {images[0]}/ with {option('masks')}"
+            line = f"Write {option('layout', 'masks')}, or convert {images[0]}/ with {option('masks')}"
             raise _refused(place, _shown([*images, *masks]), "images and their masks", line)
         high, low = list(filter(is_high, folders)), list(filter(is_low, folders))
         if high and low:

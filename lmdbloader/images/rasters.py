@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import logging
 import math
 import re
 import struct
@@ -28,6 +29,8 @@ _MOST_OF_PILLOW = 6
 _EXR_DEEP_OR_PARTS, _EXR_HALF, _EXR_FLOAT = 0x1800, 1, 2
 # Its name, and 16 bytes: type, linear or not, and the distances of its pixels.
 _EXR_CHANNEL = re.compile(rb"([^\0]+)\0(.{16})", re.DOTALL)
+# Without a handler Python prints what tifffile logs: of a header alone, that later pages are not there.
+logging.getLogger("tifffile").addHandler(logging.NullHandler())
 # Headers of NPY and EXR are longer only if they are damaged, or hold previews.
 _MOST_HEADER = 2**16
 _TIFF_LINE = 'tifffile.imwrite(path, tifffile.imread(path).astype("{}"))'

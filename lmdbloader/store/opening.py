@@ -78,6 +78,8 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
             raise FormatError(
                 f"{folder}: {MANIFEST_FILE} is missing. {command('repair', folder)} makes a new one."
             ) from None
+        if inner := sorted(path.parent.name for path in folder.glob(f"*/{MANIFEST_FILE}")):
+            raise FormatError(f"{folder}: is a folder of datasets. Open one of them: {', '.join(inner)}") from None
         raise FormatError(
             f"{folder}: has no {MANIFEST_FILE}, so it is not a dataset. Make one with `lmdbloader convert`; a Loader "
             "also reads a folder of images: lmdbloader.Loader(folder, ...)."
