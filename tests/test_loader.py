@@ -318,5 +318,7 @@ def test_batches_of_one_hold_images_of_any_size(tmp_path: Path, memory_format: t
     (batch,) = Loader(ds[[2]], 1, as_="dict", **options)
     assert batch["image"].shape == (1, 1, 6, 7)
     for refused in (lambda: Loader(ds, 2), lambda: Loader(ds, 1, transforms=[RandomHorizontalFlip()], seed=0)):
-        with pytest.raises(OptionError, match=r"different shapes, .*Loader\(..., buckets='size'\), with batches of one"):
+        with pytest.raises(
+            OptionError, match=r"different shapes, .*Loader\(..., buckets='size'\), with batches of one"
+        ):
             refused()

@@ -23,7 +23,7 @@ from lmdbloader.batch.memory_kinds import Rooms
 from lmdbloader.errors import OptionError
 from lmdbloader.loader.options import orders_of
 from lmdbloader.loader.orders import Share, on_rank
-from lmdbloader.transforms import CenterCrop, RandomCrop, RandomHorizontalFlip, Resize
+from lmdbloader.transforms import CenterCrop, RandomCrop, RandomHorizontalFlip, Resize, ToDtype
 
 SIZES = [(40, 60), (60, 40), (50, 50), (33, 64), (40, 60)]
 COUNT = 83

@@ -38,7 +38,8 @@ _NOT_CMYK = 2
 # tifffile makes pages of arrays (H, W, C) too, if nobody asks for another thing.
 _OF_PAGES = (
     'If they are channels: tifffile.imwrite(path, tifffile.imread(path), photometric="minisblack", planarconfig='
-    '"contig") of an array (H, W, C), or "separate" of (C, H, W); if they are the sizes of a pyramid: tifffile.imread(path, key=0)'
+    '"contig") of an array (H, W, C), or "separate" of (C, H, W); if they are the sizes of a pyramid: '
+    "tifffile.imread(path, key=0)"
 )
 # BMP: the offset of the pixels, the length of the second header, the bits of a pixel; OS/2's short header, and there.
 _BMP_OFFSET, _BMP_HEADER_NBYTES, _BMP_BITS, _BMP_SHORT_BITS = slice(10, 14), slice(14, 18), slice(28, 30), slice(24, 26)
