@@ -124,7 +124,7 @@ def predict(
     every model, gray stays gray. The model returns to the mode that it was in.
 
     Args:
-        model: On any device.
+        model: On any device, with the attributes of `Model`. It gets and returns floats (B, channels, H, W) in 0..1.
         lr: The image.
         tile: Side of the tiles, in LR pixels, that are upscaled one after the other, for images that do not fit into
             memory at once. None: no tiles.
@@ -134,8 +134,10 @@ def predict(
             eight times as long.
 
     Raises:
-        OptionError: `tile` is below 1, or `overlap` is below 0.
+        OptionError: `tile` is below 1, `overlap` is below 0, or the model lacks one of the attributes.
     """
+    _check(model)
+
     side = max(1, *lr.shape[1:]) if tile is None else whole("tile", tile, least=1)
     overlap = whole("overlap", overlap, least=0)
     self_ensemble = flag("self_ensemble", self_ensemble)
@@ -153,6 +155,14 @@ def predict(
         return torch.cat(rows, dim=1)
     finally:
         model.train(was_training)
+
+
+def _check(model: Model) -> None:
+    if missing := [name for name in ("channels", "scale", "upscales") if not hasattr(model, name)]:
+        raise OptionError(
+            f"{type(model).__name__} has no attribute {', '.join(missing)}. Set model.scale (such as 4), "
+            "model.channels (3, or 1 for luma) and model.upscales (True if it gets the small image)."
+        )
 
 
 def _tiles(length: int, tile: int, overlap: int) -> list[tuple[int, int, int]]:
@@ -178,7 +188,8 @@ def score(
     """Return the scores of a method's upscaled images, on luma and with `scale` pixels shaved off each side.
 
     Args:
-        method: Takes (C, h, w) and returns (C or 1, h * scale, w * scale).
+        method: Takes an image of the dataset, (C, h, w) in its dtype, and returns (C or 1, h * scale, w * scale). For
+            a network there is `evaluate`.
         dataset: Pairs of (C, H, W) tensors; sizes may differ from pair to pair.
         scale: The upscaling factor.
         data_range: The value of white in images of floats, such as 1.0; uint8 and uint16 have their own.
@@ -203,14 +214,16 @@ def evaluate(model: Model, dataset: PairDataset, scale: int, *, baseline: Scores
     """Return the scores of a model, and of bicubic on the same images.
 
     Args:
-        model: On any device.
+        model: On any device, with the attributes of `Model`. It gets and returns floats (B, channels, H, W) in 0..1.
         dataset: Pairs of (C, H, W) tensors, uint8, uint16 or floats in 0..1; sizes may differ from pair to pair.
         scale: The upscaling factor.
         baseline: Bicubic's scores on this dataset from an earlier call; None computes them.
 
     Raises:
-        OptionError: The dataset is empty, or its scale is not the model's.
+        OptionError: The dataset is empty, its scale is not the model's, or the model lacks one of the attributes.
     """
+    _check(model)
+
     if scale != model.scale:
         raise OptionError(f"the model upscales by {model.scale}, the validation dataset's scale is {scale}.")
     scores = score(lambda lr: predict(model, lr), dataset, scale, data_range=1.0)

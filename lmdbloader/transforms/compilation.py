@@ -28,7 +28,8 @@ UNSUITED = {
         "first, Resize(size, fields=('image',)), or read one of them alone."
     ),
     opcodes.NOT_DIVISIBLE: (
-        "a size or padding is not a multiple of the scale between the images of one sample. Choose one that is."
+        "a size or padding is not a multiple of the scale between the images of one sample. Choose one that is, of "
+        "all scales: 96 for x2, x3 and x4."
     ),
 }
 

@@ -91,7 +91,7 @@ def list_sources(
     both = f"{option('hr')} and {option('lr')}"
     lows: Sequence[Location] = [] if lr is None else lr if isinstance(lr, list) else [lr]
     if (hr is None) != (lr is None):
-        raise OptionError(f"{both} go together: give the folders of both halves of the pairs")
+        raise OptionError(f"{both} go together: give the folders of both halves, or one folder as SRC")
     if hr is not None and lr is not None:
         if layout in ("images", "classes", *_LABELLED):
             raise OptionError(f"{option('layout', layout)} with {both}: they make pairs")
