@@ -455,7 +455,7 @@ def test_the_mean_of_8_flips_and_turns_does_not_depend_on_how_the_image_lies() -
     for wrong in ({"tile": 0}, {"tile": 2.5}, {"overlap": -1}, {"self_ensemble": "no"}):
         with pytest.raises(OptionError, match=next(iter(wrong))):
             predict(model, image, **wrong)
-    with pytest.raises(OptionError, match="Conv2d has no attribute channels, scale, upscales. Set model.scale"):
+    with pytest.raises(OptionError, match=r"Conv2d has no attribute channels, scale, upscales. Set model.scale"):
         predict(torch.nn.Conv2d(3, 3, 3), image)  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="Conv2d has no attribute channels"):
         evaluate(torch.nn.Conv2d(3, 3, 3), [(image, image)], 1)  # type: ignore[arg-type]
