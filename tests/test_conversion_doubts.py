@@ -100,6 +100,12 @@ def test_images_in_some_folders_are_images(tmp_path: Path, names: tuple[str, ...
     assert (report.layout, report.num_samples, report.notes) == ("images", len(names), ())
 
 
+def test_splits_that_are_asked_for_as_classes_get_a_note(tmp_path: Path) -> None:
+    src = make(tmp_path / "src", "train/a/1.png", "val/a/2.png")
+    (note,) = lmdbloader.convert(src, tmp_path / "out", layout="classes").notes
+    assert note == "the classes are train, val: `lmdbloader convert --split` makes a dataset of each."
+
+
 def test_splits_next_to_an_image_are_splits_too(tmp_path: Path, capsys: Capture) -> None:
     src = make(tmp_path / "src", "train/1.png", "val/2.png", "sample.png", "a.csv", "b.csv", "annotations/a.json", ".x")
     (src / "test").symlink_to(src / "val")

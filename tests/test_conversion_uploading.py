@@ -53,7 +53,7 @@ def stop_at(server: Server, name: str, url: str = URL) -> None:
 
 def test_a_copy_is_equal_and_made_once(server: Server, local: Path, tmp_path: Path) -> None:
     lines: list[str] = []
-    assert stage(local, URL + "/", log=lines.append) == URL
+    assert stage(local, "s3://bucket/", log=lines.append) == URL
     assert server.objects == objects_of(local)
     assert puts(server)[0] == "manifest.upload.json" and puts(server)[-1] == "manifest.json"
     assert all(same(a, b) for a, b in zip(LMDBDataset(URL, cache_dir=tmp_path), LMDBDataset(local), strict=True))

@@ -390,6 +390,11 @@ def test_an_error_of_different_shapes_names_buckets(ds: LMDBDataset) -> None:
         Loader(ds, 4)
 
 
+def test_an_epoch_without_a_batch_is_a_warning(ds: LMDBDataset) -> None:
+    with pytest.warns(UserWarning, match=rf"{COUNT} samples make no whole batch of {COUNT + 1}, and epochs are empty"):
+        assert len(Loader(ds, COUNT + 1, drop_last=True, buckets="size")) == 0
+
+
 # --- Classes ---
 
 

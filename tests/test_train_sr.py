@@ -455,6 +455,12 @@ def test_the_mean_of_8_flips_and_turns_does_not_depend_on_how_the_image_lies() -
     for wrong in ({"tile": 0}, {"tile": 2.5}, {"overlap": -1}, {"self_ensemble": "no"}):
         with pytest.raises(OptionError, match=next(iter(wrong))):
             predict(model, image, **wrong)
+    for wrong_floats in (lambda: predict(model, image * 1.0), lambda: bicubic(image * 1.0, 2)):
+        with pytest.raises(OptionError, match=r"values up to 2\d\d; expected 0..1"):
+            wrong_floats()
+    model.layer.weight.data.fill_(float("nan"))
+    with pytest.raises(OptionError, match="Sharpening returned NaN"):
+        evaluate(model, [(image, image)], 2)
     with pytest.raises(OptionError, match=r"Conv2d has no attribute channels, scale, upscales. Set model.scale"):
         predict(torch.nn.Conv2d(3, 3, 3), image)  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="Conv2d has no attribute channels"):

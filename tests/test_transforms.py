@@ -145,6 +145,7 @@ REFUSED: list[tuple[list[Any], list[Any]]] = [
     ([-0.1, NAN, (1.5, 0.5), (-1, 1), "much", True], [T.ColorJitter, lambda value: T.ColorJitter(saturation=value)]),
     ([0.6, (0.2, 0.1), (-0.6, 0), "red"], [lambda hue: T.ColorJitter(hue=hue)]),
     ([-1, NAN, "much", None], [T.RandomSolarize, T.RandomAdjustSharpness]),
+    ([0.5], [T.RandomSolarize]),
     ([-1, 9, 4.0, True, "4", None, NAN], [T.RandomPosterize]),
     ([0, 4, 257, -3, 3.0, True, None, "3", (3, 4), (3, 3, 3)], [T.GaussianBlur]),
     ([0, -1, (0, 1), (2, 1), (1, 2, 3), NAN, None, "1"], [lambda sigma: T.GaussianBlur(3, sigma)]),

@@ -77,7 +77,7 @@ def share_out(group: npt.NDArray[Any], fractions: Sequence[float], seed: int) ->
     if len(counts) < len(shares):
         raise OptionError(
             f"{len(group)} samples in {len(counts)} groups (photographs, unless `by` says otherwise) cannot be split "
-            f"into {len(shares)} parts. Give by=None to split sample by sample, or fewer parts."
+            f"into {len(shares)} parts, and groups stay whole. Use fewer parts; by=None splits groups too."
         )
     order = np.random.default_rng(seed).permutation(len(counts))
     in_order = counts[order]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +80,13 @@ def refuse_mistaken(src: Location, listing: Listing) -> None:
     if mask := _find_mask(names):
         line = f"Put the masks into a folder of their own, and name it with {option('masks')}"
         raise _refused(src, mask, "the mask of another image", line)
+
+
+def splits_as_classes(classes: Sequence[str] | None) -> tuple[str, ...]:
+    """Return a note if the names of all classes are those of splits, which was asked for."""
+    if not classes or not all(map(is_split, classes)):
+        return ()
+    return (f"the classes are {', '.join(classes)}: `lmdbloader convert --split` makes a dataset of each.",)
 
 
 def _refused(place: Location, what: str, probably: str, line: str) -> SourceError:

@@ -14,7 +14,7 @@ from lmdbloader.base.progress import watched
 from lmdbloader.base.text import counted
 from lmdbloader.base.units import show_nbytes
 from lmdbloader.conversion.degrading import settled
-from lmdbloader.conversion.doubts import refuse_mistaken
+from lmdbloader.conversion.doubts import refuse_mistaken, splits_as_classes
 from lmdbloader.conversion.mask_numbers import check_numbers
 from lmdbloader.conversion.options import ConvertOptions, shared
 from lmdbloader.conversion.pairs import common_text, find_scales
@@ -107,6 +107,7 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
         notes += check_numbers(listing.sources, is_binary=options.binary_masks)
     if places[0] is not None and options.layout == "auto" and options.classes is None:
         refuse_mistaken(places[0], listing)
+    notes += splits_as_classes(listing.classes)
     _check_pairs(options, listing.layout)
     if options.subset is not None:
         listing = choose_subset(listing, options.subset, options.seed or 0)

@@ -101,7 +101,8 @@ def stage(
     Args:
         db: The dataset, or its URL.
         directory: The folder for the copy, which keeps the dataset's name; made if only its last part is missing. Or
-            the URL of the copy itself, "s3://bucket/train.lmdb", in anything that fsspec can write.
+            the URL of the copy, "s3://bucket/train.lmdb", or of its folder, "s3://bucket/", in anything that fsspec can
+            write.
         overwrite: Replace another dataset that is there.
         check: Read an existing copy, compare its digests, and copy again what differs.
         timeout: Seconds to wait for a process that is copying into a folder; without limit by default.
@@ -134,6 +135,7 @@ def stage(
         from lmdbloader.conversion.uploading import upload
 
         source = named_folder(db)
+        to += source.name if to.endswith("/") else ""
         manifest = open_reader(source).manifest
         return upload(source, manifest, to, overwrite=overwrite, check=check, progress=progress, log=log)
     origin = _Remote(text) if is_url(text) else _Local(named_folder(db))

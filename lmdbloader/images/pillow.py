@@ -37,7 +37,7 @@ _WHITE_IS_ZERO, _INKS, _YCBCR = 0, 5, 6
 _NOT_CMYK = 2
 # tifffile makes pages of arrays (H, W, C) too, if nobody asks for another thing.
 _OF_PAGES = (
-    'If they are channels: tifffile.imwrite(path, tifffile.imread(path), photometric="minisblack", planarconfig='
+    'If they are channels: tifffile.imwrite(new, tifffile.imread(path), photometric="minisblack", planarconfig='
     '"contig") of an array (H, W, C), or "separate" of (C, H, W); if they are the sizes of a pyramid: '
     "tifffile.imread(path, key=0)"
 )

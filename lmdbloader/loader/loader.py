@@ -389,6 +389,12 @@ class Loader(DataLoader[Any]):
                 "their order.",
                 stacklevel=3,
             )
+        if self.drop_last and len(dataset) and not len(self):
+            warnings.warn(
+                f"Loader(..., drop_last=True): {len(dataset)} samples make no whole batch of {batch_size}, and epochs "
+                "are empty. Use a smaller batch_size, or repeat=.",
+                stacklevel=3,
+            )
         self._threads = Threads(self.num_threads, "lmdbloader")
         self._own_names = frozenset(vars(self))
 

@@ -20,6 +20,9 @@ from lmdbloader.superres.tensors import Model, model_inputs, to_bytes, unit_floa
 
 __all__ = ["Evaluation", "PairDataset", "Scores", "bicubic", "evaluate", "pair_scale", "predict", "score"]
 
+# Images of floats above it are hardly in 0..1; bicubic exceeds 1 by less.
+_HIGHEST = 2.0
+
 
 class PairDataset(Protocol):
     """A sized sequence of (lr, hr) pairs of (C, H, W) tensors."""
@@ -111,7 +114,13 @@ def _finite_mean(psnrs: Sequence[float]) -> float:
 @torch.inference_mode()
 def bicubic(lr: Tensor, scale: int) -> Tensor:
     """Return `lr` upscaled by bicubic: (C, h, w) uint8, uint16 or float in 0..1 to (C, h * scale, w * scale) uint8."""
-    return to_bytes(upscale(unit_floats(lr)[None], scale)[0])
+    return to_bytes(upscale(_unit_floats(lr)[None], scale)[0])
+
+
+def _unit_floats(lr: Tensor) -> Tensor:
+    if lr.is_floating_point() and lr.numel() and lr.max() > _HIGHEST:
+        raise OptionError(f"an image of floats has values up to {lr.max():.4g}; expected 0..1. Divide it, by 255?")
+    return unit_floats(lr)
 
 
 @torch.inference_mode()
@@ -134,10 +143,10 @@ def predict(
             eight times as long.
 
     Raises:
-        OptionError: `tile` is below 1, `overlap` is below 0, or the model lacks one of the attributes.
+        OptionError: `tile` is below 1, `overlap` is below 0, the model lacks one of the attributes or
+            returns NaN, or an image of floats is not in 0..1.
     """
     _check(model)
-
     side = max(1, *lr.shape[1:]) if tile is None else whole("tile", tile, least=1)
     overlap = whole("overlap", overlap, least=0)
     self_ensemble = flag("self_ensemble", self_ensemble)
@@ -171,7 +180,8 @@ def _tiles(length: int, tile: int, overlap: int) -> list[tuple[int, int, int]]:
 
 
 def _enlarged(model: Model, lr: Tensor, *, self_ensemble: bool) -> Tensor:
-    images = unit_floats(lr.to(next(model.parameters()).device))[None]
+    weight = next(iter(model.parameters()), lr)
+    images = _unit_floats(lr).to(weight.device)[None]
     views = [(flip, turns) for flip in (False, True) for turns in range(4)] if self_ensemble else [(False, 0)]
     found = []
     for flip, turns in views:
@@ -179,6 +189,10 @@ def _enlarged(model: Model, lr: Tensor, *, self_ensemble: bool) -> Tensor:
         large = model(model_inputs(model, seen)).rot90(-turns, (-2, -1))
         found.append(large.flip(-1) if flip else large)
     output = torch.cat(found).mean(dim=0) if self_ensemble else found[0][0]
+    if not output.isfinite().all():
+        raise OptionError(
+            f"{type(model).__name__} returned NaN or infinity: its training diverged, or it needs float32"
+        )
     return to_bytes(output.mean(dim=0, keepdim=True) if len(lr) == 1 else output).cpu()
 
 

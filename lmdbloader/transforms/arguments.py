@@ -179,7 +179,7 @@ def _statistic(of: object, name: str, value: Any) -> tuple[float, ...]:
     least = 1e-30 if name == "std" else 0.0  # one over it must be a float32
     if not 1 <= len(values) <= _MOST_CHANNELS or not all(math.isfinite(v) and abs(v) >= least for v in values):
         raise OptionError(
-            f"{type(of).__name__}: {name}={value}; expected one number, or one for each channel, a std other than 0"
+            f"{type(of).__name__}: {name}={value}; expected one number, or one for each channel, not NaN, a std not 0"
         )
     return values
 
@@ -240,7 +240,8 @@ Mean = Annotated[float, _scalar(_LEVEL % -1, lambda level: -1 <= level <= 1)]
 Deviation = Annotated[float, _scalar(_LEVEL % 0, lambda level: 0 <= level <= 1)]
 Clip = Annotated[bool, _always("without it, values would wrap around, and white become black")]
 Threshold = Annotated[
-    float, _scalar("a {name} of at least 0, in the units of the stored pixels", lambda level: level >= 0)
+    float,
+    _scalar("a {name} of 0, or at least 1, in the units of the stored pixels", lambda level: level == 0 or level >= 1),
 ]
 Bits = Annotated[int, Kind(_bits)]
 Sharpness = Annotated[

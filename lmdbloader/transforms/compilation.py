@@ -20,12 +20,14 @@ _FIXED = (opcodes.CENTER_CROP, opcodes.RESIZE)
 # What to do about images that a program does not suit, by the status of a kernel.
 UNSUITED = {
     opcodes.CROP_TOO_LARGE: (
-        "a crop or a Cutout is larger than the image {field!r}. Use RandomCrop(..., pad_if_needed=True), or Resize."
+        "a crop or a Cutout is larger than the image {field!r}. Use Resize before it, or RandomCrop(..., "
+        "pad_if_needed=True)."
     ),
     opcodes.NOT_SQUARE: "RandomDihedral needs square images. Crop to a square first.",
     opcodes.NOT_ALIGNED: (
-        "the images of one sample are cropped together, and one is not a whole multiple of the other. Give each a size "
-        "first, Resize(size, fields=('image',)), or read one of them alone."
+        "the images of one sample are cropped together, and one is not a whole multiple of the other. If they should "
+        "be equal, mend the data. Otherwise give each a size first, Resize(size, fields=('image',)), or read one of "
+        "them alone."
     ),
     opcodes.NOT_DIVISIBLE: (
         "a size or padding is not a multiple of the scale between the images of one sample. Choose one that is, of "

@@ -213,8 +213,8 @@ class Chain:
         where = f"{transform}: the pixels of {self.field.name!r} are from 0 to {high:.4g} here"
         if abs(high - 1) < 0.01 and ((mean > 2) | ((std > 10) & (mean >= 0))).any():  # white may be 65280 of 65535
             raise OptionError(
-                f"{where}, and mean and std are of larger numbers. Divide them by the largest pixel: [m / 255 for m in "
-                "mean], [s / 255 for s in std]."
+                f"{where}, and mean and std are of larger numbers. Divide them by the largest pixel, such as: [m / "
+                f"{_LARGEST[self.field.dtype]:.0f} for m in mean], [s / {_LARGEST[self.field.dtype]:.0f} for s in std]."
             )
         # Whole numbers with a mean between 0 and 1 have at least this deviation.
         least = np.sqrt(np.abs(mean * (1 - mean)))
