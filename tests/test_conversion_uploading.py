@@ -17,6 +17,7 @@ from remote_store import Server, objects_of, same, serving, write_parts
 
 from lmdbloader import LMDBDataset, errors, stage
 from lmdbloader.cli import main
+from lmdbloader.store.remote.service import Service
 
 URL = "s3://bucket/train.lmdb"
 Capture = pytest.CaptureFixture[str]
@@ -207,6 +208,11 @@ def test_a_large_file_is_sent_in_pieces_and_a_piece_again(
     stage(local, URL)
     assert server.objects == objects_of(local)
     assert sum("partNumber=1&" in line for line in server.requests) == 3, "each file was sent once"
+
+
+def test_what_another_process_has_removed_is_no_error() -> None:
+    pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'lmdbloader[remote]'")
+    Service("memory://nothing/train.lmdb").remove("manifest.upload.json")
 
 
 def test_another_process_may_finish_the_same_upload(server: Server, local: Path) -> None:

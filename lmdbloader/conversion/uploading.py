@@ -14,7 +14,7 @@ from lmdbloader.base.option_names import option
 from lmdbloader.base.progress import ProgressLine
 from lmdbloader.base.text import command, plain
 from lmdbloader.base.units import show_nbytes
-from lmdbloader.errors import CorruptError, DestinationError, DiskError, FormatError, NotFoundError
+from lmdbloader.errors import CorruptError, DestinationError, DiskError, FormatError
 from lmdbloader.format.digests import Digest, digest_from_disk
 from lmdbloader.format.layout import LEFT_OUT_FILE, MANIFEST_FILE, SKIPPED_FILE, UPLOAD_FILE
 from lmdbloader.format.manifest import Manifest
@@ -109,5 +109,5 @@ def _finish(service: Service, manifest: Manifest) -> None:
         if sizes.get(name) != nbytes:
             raise wrong_length(service.url, name, sizes.get(name) or 0, nbytes)
     service.put(MANIFEST_FILE, manifest.to_json())
-    with contextlib.suppress(DiskError, NotFoundError):  # without the right to remove: the file does no harm
+    with contextlib.suppress(DiskError):  # without the right to remove: the file does no harm
         service.remove(UPLOAD_FILE)

@@ -175,11 +175,12 @@ class Service:
             raise DestinationError(f"{self.url}: its bucket or folder does not exist. Create it first.") from error
 
     def remove(self, name: str) -> None:
-        """Remove a file of the dataset; errors as `size`."""
+        """Remove a file of the dataset, which another process may have removed; errors as `size`."""
 
         def ask() -> None:
             filesystem, root = self._connect()
-            filesystem.rm_file(f"{root}/{name}")
+            with contextlib.suppress(FileNotFoundError):
+                filesystem.rm_file(f"{root}/{name}")
 
         self._again(name, ask, "removed")
 
