@@ -279,7 +279,9 @@ def test_a_split_by_a_column_and_of_a_view(mixed: LMDBDataset) -> None:
     assert sorted(labels_of(parts[0]) + labels_of(parts[1])) == sorted([i % 4 for i in range(4, COUNT)])
     assert not set(labels_of(parts[0])) & set(labels_of(parts[1]))
     groups = [str(label % 4) for label in labels_of(mixed[4:])]
-    for by in (groups, np.array(groups), pa.chunked_array([groups])):
+    numbers = torch.tensor([label % 4 for label in labels_of(mixed[4:])])
+    with_nan = [float("nan") if group == "0" else float(group) for group in groups]
+    for by in (groups, np.array(groups), pa.chunked_array([groups]), numbers, numbers[:, None].numpy(), with_nan):
         again = mixed[4:].split([0.5, 0.5], by=by)
         assert not set(labels_of(again[0])) & set(labels_of(again[1]))
         assert sum(map(len, again)) == COUNT - 4
@@ -294,6 +296,9 @@ def test_a_split_into_more_parts_than_there_are_groups_is_refused(pairs: LMDBDat
         mixed.split([0.5, 0.5], by="place")
     with pytest.raises(OptionError, match="by: found 3 values for 4 samples"):
         mixed[:4].split([0.5, 0.5], by=[1, 2, 3])
+    for by in ([[1, 2]] * 4, np.zeros((4, 2)), torch.zeros(4, 2)):
+        with pytest.raises(OptionError, match=r"expected one number or text for each sample"):
+            mixed[:4].split([0.5, 0.5], by=by)
     with pytest.raises(OptionError, match=r"by=.*expected a list"):
         mixed.split([0.5, 0.5], by=str.upper)  # type: ignore[arg-type]
 

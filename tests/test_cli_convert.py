@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from part_sets import tree
 from PIL import Image
 
 import lmdbloader
@@ -165,6 +166,15 @@ def test_the_messages_of_other_processes_name_flags(tmp_path: Path, capsys: Capt
     halves = [word for half in ("hr", "lr") for word in (f"--{half}", str(tmp_path / half))]
     assert main(["convert", *halves, str(tmp_path / "out"), *more, "--workers", "2"]) == 1
     assert "multiple of 2. --crop-to-scale crops it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_list_of_skipped_images_is_that_of_a_call_in_python(src: Path, tmp_path: Path, workers: int) -> None:
+    Image.new("RGBA", (24, 16)).save(src / "alpha.png")
+    assert main(["convert", str(src), str(tmp_path / "a"), "--on-error", "skip", "--workers", str(workers)]) == 0
+    lmdbloader.convert(src, tmp_path / "b", on_error="skip", workers=workers)
+    assert tree(tmp_path / "a") == tree(tmp_path / "b")
+    assert "choose alpha='drop' or alpha='white'" in (tmp_path / "a" / "skipped.tsv").read_text()
 
 
 def test_a_path_that_the_terminal_cannot_show(src: Path, tmp_path: Path) -> None:

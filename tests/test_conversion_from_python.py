@@ -26,6 +26,7 @@ from lmdbloader import LMDBDataset, fields, write
 from lmdbloader.base import system
 from lmdbloader.errors import DestinationError, OptionError
 from lmdbloader.fields import Array, Bytes, Float, Int, Json, Text
+from lmdbloader.store.writing.work import own_tag
 
 FEW = settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 RNG = np.random.default_rng(0)
@@ -448,6 +449,16 @@ def test_what_another_process_has_begun_stays(out: Path) -> None:
     with pytest.raises(DestinationError, match=r"out\.lmdb\.partial: another process"):
         write(Meanwhile(4999, begin), out)
     assert partial.exists() and not out.exists()
+
+    def samples() -> Iterator[dict[str, int]]:
+        yield from ({"x": i} for i in range(4999))
+        begin()
+        (partial / f"part-00000.{own_tag()}").mkdir()
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        write(samples(), out)
+    assert partial.exists()
 
 
 def test_an_existing_dataset_is_replaced_only_on_request_and_only_by_a_complete_one(out: Path) -> None:

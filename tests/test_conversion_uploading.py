@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from remote_store import Server, objects_of, same, serving, write_parts
 
 from lmdbloader import LMDBDataset, errors, stage
 from lmdbloader.cli import main
+from lmdbloader.store.remote.service import Service
 
 URL = "s3://bucket/train.lmdb"
 Capture = pytest.CaptureFixture[str]
@@ -164,9 +166,28 @@ def test_a_damaged_copy_is_made_again(server: Server, local: Path, how: str) -> 
 
 def test_other_things_are_never_replaced(server: Server, local: Path) -> None:
     server.objects["train.lmdb/thesis.txt"] = b"mine"
-    with pytest.raises(errors.DestinationError, match=r"did not write 'thesis\.txt'"):
+    with pytest.raises(errors.DestinationError, match=r"holds 'thesis\.txt'"):
         stage(local, URL, overwrite=True)
     assert server.objects == {"train.lmdb/thesis.txt": b"mine"}
+    server.objects.clear()
+    for name, content in (("data.mdb", b"an LMDB of another program"), ("manifest.json", b"of a web page")):
+        server.objects[f"train.lmdb/{name}"] = content
+        with pytest.raises(errors.DestinationError, match=r"holds 'data\.mdb', which is of no dataset"):
+            stage(local, URL, overwrite=True)
+        assert server.objects[f"train.lmdb/{name}"] == content
+
+
+def test_a_damaged_note_about_an_upload_is_of_no_other_program(server: Server, local: Path, other: Path) -> None:
+    stop_at(server, "data-00002.mdb")
+    with pytest.raises(errors.DiskError, match="access denied"):
+        stage(other, URL)
+    server.objects["train.lmdb/manifest.upload.json"] = b"{"
+    stop_at(server, "data.mdb")
+    with pytest.raises(errors.DiskError, match="access denied"):
+        stage(local, URL, overwrite=True)
+    server.refusal = lambda request: 0
+    stage(local, URL)
+    assert server.objects == objects_of(local)
 
 
 def test_a_damaged_source_is_refused_and_replaces_nothing(server: Server, local: Path, tmp_path: Path) -> None:
@@ -187,6 +208,38 @@ def test_a_large_file_is_sent_in_pieces_and_a_piece_again(
     stage(local, URL)
     assert server.objects == objects_of(local)
     assert sum("partNumber=1&" in line for line in server.requests) == 3, "each file was sent once"
+
+
+def test_what_another_process_has_removed_is_no_error() -> None:
+    pytest.importorskip("fsspec", reason="fsspec is not installed: pip install 'lmdbloader[remote]'")
+    Service("memory://nothing/train.lmdb").remove("manifest.upload.json")
+
+
+def test_another_process_may_finish_the_same_upload(server: Server, local: Path) -> None:
+    def refusal(request: str) -> int:
+        if request.startswith("PUT /bucket/train.lmdb/skipped.tsv"):
+            server.objects["train.lmdb/manifest.json"] = server.objects.pop("train.lmdb/manifest.upload.json")
+        return 0
+
+    server.refusal = refusal
+    assert stage(local, URL) == URL
+    assert server.objects == objects_of(local)
+
+
+def test_a_source_that_is_replaced_meanwhile_is_found(server: Server, local: Path, other: Path, tmp_path: Path) -> None:
+    source = Path(shutil.copytree(local, tmp_path / "train.lmdb"))
+
+    def refusal(request: str) -> int:
+        if request.startswith("PUT /bucket/train.lmdb/data.mdb"):
+            shutil.copytree(other, source, dirs_exist_ok=True)
+        return 0
+
+    server.refusal = refusal
+    with pytest.raises(errors.DestinationError, match="was changed by another process meanwhile"):
+        stage(source, URL)
+    assert "train.lmdb/manifest.json" not in server.objects
+    stage(source, URL, overwrite=True)
+    assert server.objects == objects_of(source)
 
 
 def test_two_uploads_at_once_are_found(server: Server, local: Path, other: Path) -> None:
@@ -210,6 +263,9 @@ def test_places_that_cannot_be_written_are_refused_with_the_reason(
         stage(local, f"file://{tmp_path}/none/train.lmdb")
     with pytest.raises(errors.OptionError, match="a web server takes no files"):
         stage(local, "https://host/train.lmdb")
+    for url in ("s3://", "memory:///", "file:///"):
+        with pytest.raises(errors.OptionError, match="names nothing"):
+            stage(local, url)
     with pytest.raises(errors.OptionError, match="is uploaded from a disk"):
         stage(URL, "s3://bucket/copy.lmdb")
     server.refusal = lambda request: 403

@@ -5,11 +5,14 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 _NO_VALUE = object()
 # From Python names to flags. It is of the process, not of a context: the threads of a command write messages too.
 _flags: dict[str, str] = {}
+# Whether this thread makes text for a file, which is the same whoever makes it.
+_is_for_file = ContextVar("_is_for_file", default=False)
 
 
 def option(name: str, value: Any = _NO_VALUE) -> str:
@@ -21,7 +24,7 @@ def option(name: str, value: Any = _NO_VALUE) -> str:
     ...     option("seed"), option("write_mode", "jpg"), option("overwrite", True)
     ('seed', '--write-mode jpg', '--overwrite')
     """
-    if flag := _flags.get(name):
+    if (flag := _flags.get(name)) and not _is_for_file.get():
         is_alone = value is _NO_VALUE or value is True
         return flag if is_alone else f"{flag} {value if isinstance(value, str) else shown(value)}"
     return name if value is _NO_VALUE else f"{name}={shown(value)}"
@@ -39,6 +42,16 @@ def naming_flags(flags: Mapping[str, str]) -> Iterator[None]:
         yield
     finally:
         _flags.clear()
+
+
+@contextmanager
+def for_file(is_for_file: bool) -> Iterator[None]:
+    """Name options as in Python in what this thread writes into a file, until the end of the `with` statement."""
+    token = _is_for_file.set(is_for_file)
+    try:
+        yield
+    finally:
+        _is_for_file.reset(token)
 
 
 def flags_in_use() -> dict[str, str]:

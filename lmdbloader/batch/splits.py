@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.base.arguments import listed
-from lmdbloader.base.option_names import shown
+from lmdbloader.base.option_names import option, shown
 from lmdbloader.errors import OptionError
 from lmdbloader.format.layout import CLIP, holds_clips
 from lmdbloader.store import Reader
@@ -34,11 +34,13 @@ def groups_of(reader: Reader, columns: Sequence[str], rows: Rows, by: str | Sequ
     index = reader.index
     if by is not None and not isinstance(by, str):
         values = listed("by", by)
-
         if len(values) != len(rows):
             raise OptionError(f"by: found {len(values)} values for {len(rows)} samples; expected one for each")
         firsts: dict[Any, int] = {}
-        return np.array([firsts.setdefault(value, len(firsts)) for value in values])
+        try:
+            return np.array([firsts.setdefault(_plain(value), len(firsts)) for value in values])
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise OptionError(f"{option('by', by)}: expected one number or text for each sample ({error})") from error
     by = CLIP if by == "source" and holds_clips(reader.fields) else by
     if by is None or (by == "source" and by not in index.column_names):
         return np.arange(len(rows))
@@ -53,6 +55,15 @@ def groups_of(reader: Reader, columns: Sequence[str], rows: Rows, by: str | Sequ
     else:
         codes = index.batch.column(by).dictionary_encode().indices.to_numpy(zero_copy_only=False)
     return take(codes, rows)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value by which equal groups are equal: tensors are equal only to themselves, and NaN to nothing."""
+    if hasattr(value, "item"):
+        value = value.item()
+    elif hasattr(value, "as_py"):
+        value = value.as_py()
+    return None if isinstance(value, float) and value != value else value
 
 
 def share_out(group: npt.NDArray[Any], fractions: Sequence[float], seed: int) -> list[I64]:

@@ -455,7 +455,8 @@ def _write(job: _Job, work: Work, part: Part | None, report: Callable[[int], Non
     except BaseException as error:
         if source.is_indexed and work.has_parts() and not isinstance(error, LmdbloaderError):
             add_note(error, f"lmdbloader.write: what is stored is kept in {work.folder}. The same call continues.")
-        if not source.is_indexed and not isinstance(error, FileNotFoundError):  # that may be of another process now
+        # With restart=True, another process may have begun there.
+        if not source.is_indexed and not isinstance(error, FileNotFoundError) and not work.is_busy():
             work.discard()
         raise
     finally:

@@ -409,7 +409,7 @@ def describe_dataset(saved: SavedPlan, made_by: Mapping[str, Any] | None = None)
 def _with_remedy() -> Iterator[None]:
     """Add to the error of an image that stops a conversion the option that leaves such images out.
 
-    Workers do not add it: in the list of skipped images it would be wrong, and only this process knows flags.
+    Workers do not add it: in the list of skipped images it would be wrong.
     """
     try:
         yield

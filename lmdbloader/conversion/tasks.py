@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lmdbloader.base.disk_errors import DISK_FAILED
-from lmdbloader.base.option_names import option
+from lmdbloader.base.option_names import for_file, option
 from lmdbloader.conversion.degrading import degrade
 from lmdbloader.conversion.mask_numbers import add_colors, colors_of, refuse_soft, to_binary
 from lmdbloader.conversion.notes import FURTHER_IMAGES, TURNED_BOXES, TURNED_MASK, Notes, content_digest
@@ -113,20 +113,23 @@ def convert_sources(
         notes.times.extend(times_of(source))
         doubts: list[str] = []
         try:
-            files = read_files(source, notes.hashes, fetched)
-            values = parse_attached(source, files[source.num_images :])
-            if recipe.options.layout == "clips":
-                values |= place_in_clip(source.name)
-            kept = None if source.num_images > 1 else keep_file(recipe.storage, files[0], recipe.policy, source.name)
-            images, places = dict[str, Pixels](), [patch_positions(0, 0, None, 1)]
-            if kept is None:
-                images = _decode(recipe, source, *files[: source.num_images])
-                places = _places(recipe, source, images)
-            image = next(iter(images.values()), np.empty(0))
-            stored = (*image.shape, bits_of(image.dtype)) if kept is None else kept[1]
-            refuse_floats(recipe.options.codec, stored[3], source.name)
-            notes.add_look("image", stored[3], stored[2], source.name)
-            doubts = _fit_values(recipe, source, files, values, stored, notes)
+            with for_file(recipe.options.on_error == "skip"):
+                files = read_files(source, notes.hashes, fetched)
+                values = parse_attached(source, files[source.num_images :])
+                if recipe.options.layout == "clips":
+                    values |= place_in_clip(source.name)
+                kept = (
+                    None if source.num_images > 1 else keep_file(recipe.storage, files[0], recipe.policy, source.name)
+                )
+                images, places = dict[str, Pixels](), [patch_positions(0, 0, None, 1)]
+                if kept is None:
+                    images = _decode(recipe, source, *files[: source.num_images])
+                    places = _places(recipe, source, images)
+                image = next(iter(images.values()), np.empty(0))
+                stored = (*image.shape, bits_of(image.dtype)) if kept is None else kept[1]
+                refuse_floats(recipe.options.codec, stored[3], source.name)
+                notes.add_look("image", stored[3], stored[2], source.name)
+                doubts = _fit_values(recipe, source, files, values, stored, notes)
         except ImageError as error:
             if recipe.options.on_error == "stop":
                 raise

@@ -7,8 +7,7 @@ which dataset the other files belong to. Files of another one are removed before
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from lmdbloader.base.option_names import option
@@ -19,6 +18,7 @@ from lmdbloader.errors import CorruptError, DestinationError, DiskError, FormatE
 from lmdbloader.format.digests import Digest, digest_from_disk
 from lmdbloader.format.layout import LEFT_OUT_FILE, MANIFEST_FILE, SKIPPED_FILE, UPLOAD_FILE
 from lmdbloader.format.manifest import Manifest
+from lmdbloader.store import read_manifest
 from lmdbloader.store.remote.opening import describe
 from lmdbloader.store.remote.service import Service, wrong_length
 from lmdbloader.store.writing.work import others_of
@@ -35,11 +35,18 @@ def upload(
     log: Callable[[str], None],
 ) -> str:
     """Upload a dataset, given its manifest, unless it is there; return the URL. Options and errors as `stage`."""
-    began, service = time.monotonic(), Service(url)
+    service = Service(url)
     url, sizes = service.url, service.sizes()
     there = _manifest_at(service, sizes)
+    # Only a dataset of this package, or a part of one, is ever removed.
+    if others := others_of(sizes) or ([] if there is not None or UPLOAD_FILE in sizes else sorted(sizes)):
+        raise DestinationError(
+            f"{url}: holds {others[0]!r}, which is of no dataset that this release knows. Choose another URL."
+        )
     has_grown = there is not None and there.parts == manifest.parts[: len(there.parts)]
-    _check(url, sizes, overwrite=overwrite or has_grown)
+    if sizes and not (overwrite or has_grown):
+        what = "a dataset is there already" if MANIFEST_FILE in sizes else "a part of another dataset is there"
+        raise DestinationError(f"{url}: {what}. Choose another URL, or overwrite it ({option('overwrite', True)}).")
     known = {} if there is None else there.files
     kept = {name for name, file in manifest.files.items() if known.get(name) == file and sizes.get(name) == file[1]}
     if check and kept:
@@ -59,34 +66,31 @@ def upload(
                 reason = f"its digest is {found}, expected {expected}: it is damaged, or was changed"
                 raise CorruptError(f"{folder / name}: {reason}. {command('verify', folder)} finds the damage.")
             bar.update(size)
-    _begin(service, sizes, manifest, there, kept)
+    if sizes:  # of what an interruption leaves, the dataset is known
+        service.put(UPLOAD_FILE, b"" if there is None else there.to_json())
+    for name in sorted(sizes.keys() - kept - {UPLOAD_FILE}, key=lambda name: name != MANIFEST_FILE):
+        service.remove(name)
+    service.put(UPLOAD_FILE, manifest.to_json())
     with ProgressLine("uploading", nbytes, "B", shown=progress) as bar:
         for name in missing:
             service.put(name, folder / name, bar.update)
     for name in (SKIPPED_FILE, LEFT_OUT_FILE):
         if (folder / name).is_file():
             service.put(name, folder / name)
+    if read_manifest(folder) != manifest:
+        raise DestinationError(f"{folder}: was changed by another process meanwhile. Upload it again.")
     _finish(service, manifest)
-    log(plain(f"{url}: uploaded in {time.monotonic() - began:.1f} s"))
+    log(plain(f"{url}: uploaded"))
     return url
 
 
-def _manifest_at(service: Service, sizes: dict[str, int | None]) -> Manifest | None:
+def _manifest_at(service: Service, sizes: Mapping[str, int | None]) -> Manifest | None:
     """Return the manifest of the files at a URL, of a complete dataset or not; None if it is not known."""
     with contextlib.suppress(FormatError):
         for name in (MANIFEST_FILE, UPLOAD_FILE):
             if name in sizes:
                 return describe(service, name)[0]
     return None
-
-
-def _check(url: str, sizes: dict[str, int | None], *, overwrite: bool) -> None:
-    """Refuse a URL that is taken."""
-    if others := others_of(sizes):
-        raise DestinationError(f"{url}: lmdbloader did not write {others[0]!r} there. Choose another URL.")
-    if sizes and not overwrite:
-        what = "a dataset is there already" if MANIFEST_FILE in sizes else "a part of another dataset is there"
-        raise DestinationError(f"{url}: {what}. Choose another URL, or overwrite it ({option('overwrite', True)}).")
 
 
 def _digest_at(service: Service, name: str) -> str:
@@ -96,23 +100,10 @@ def _digest_at(service: Service, name: str) -> str:
     return str(digest)
 
 
-def _begin(
-    service: Service, sizes: dict[str, int | None], manifest: Manifest, there: Manifest | None, kept: set[str]
-) -> None:
-    """Make the URL one of an incomplete dataset, with those of its files that are kept."""
-    unknown = [UPLOAD_FILE] if there is None else []
-    if there is not None and MANIFEST_FILE in sizes:
-        service.put(UPLOAD_FILE, there.to_json())  # if this is interrupted, what is left is known
-    for name in [*unknown, MANIFEST_FILE, *(sizes.keys() - kept - {UPLOAD_FILE, MANIFEST_FILE})]:
-        if name in sizes:
-            service.remove(name)
-    service.put(UPLOAD_FILE, manifest.to_json())
-
-
 def _finish(service: Service, manifest: Manifest) -> None:
-    """Write the manifest, if all files have arrived."""
+    """Write the manifest, if all files have arrived; another process may have uploaded the same dataset."""
     sizes = service.sizes()
-    if UPLOAD_FILE not in sizes or describe(service, UPLOAD_FILE)[0] != manifest:
+    if _manifest_at(service, sizes) != manifest:
         raise DestinationError(f"{service.url}: another process has begun to upload there. Upload it again.")
     for name, (_, nbytes) in manifest.files.items():
         if sizes.get(name) != nbytes:

@@ -175,11 +175,12 @@ class Service:
             raise DestinationError(f"{self.url}: its bucket or folder does not exist. Create it first.") from error
 
     def remove(self, name: str) -> None:
-        """Remove a file of the dataset; errors as `size`."""
+        """Remove a file of the dataset, which another process may have removed; errors as `size`."""
 
         def ask() -> None:
             filesystem, root = self._connect()
-            filesystem.rm_file(f"{root}/{name}")
+            with contextlib.suppress(FileNotFoundError):
+                filesystem.rm_file(f"{root}/{name}")
 
         self._again(name, ask, "removed")
 
@@ -240,10 +241,15 @@ class Service:
 def dataset_url(url: str) -> str:
     """Return the URL of a dataset as it is compared; that of its manifest means the dataset.
 
+    Raises:
+        OptionError: It names nothing: without its slashes, it would be the path of a folder here.
+
     >>> dataset_url("S3://bucket/train.lmdb/manifest.json"), dataset_url("https://host/train.lmdb/")
     ('s3://bucket/train.lmdb', 'https://host/train.lmdb')
     """
     plain = plain_url(url).rstrip("/")
+    if "://" not in plain:
+        raise OptionError(f"{url}: names nothing; expected a URL such as s3://bucket/train.lmdb")
     shorter = plain.removesuffix(f"/{MANIFEST_FILE}").rstrip("/")
     return plain if shorter.endswith(":") else shorter
 
