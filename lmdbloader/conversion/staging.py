@@ -135,7 +135,8 @@ def stage(
         from lmdbloader.conversion.uploading import upload
 
         source = named_folder(db)
-        to += source.name if to.endswith("/") else ""
+        if to.endswith("/") and to.partition("://")[2].strip("/"):  # a folder there
+            to += source.name
         manifest = open_reader(source).manifest
         return upload(source, manifest, to, overwrite=overwrite, check=check, progress=progress, log=log)
     origin = _Remote(text) if is_url(text) else _Local(named_folder(db))
