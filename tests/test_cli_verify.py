@@ -40,6 +40,12 @@ def test_damaged_samples_are_named_with_their_files(dataset: Path, capsys: Captu
     assert sum(line.startswith("sample ") for line in lines) == 3
 
 
+def test_a_dataset_that_does_not_open_has_no_count(dataset: Path, capsys: Capture) -> None:
+    (dataset / "index.arrow").write_bytes(b"")
+    assert main(["verify", str(dataset)]) == 1
+    assert f"{dataset}: DAMAGED: it does not open, problems of the dataset as a whole: 1" in capsys.readouterr().out
+
+
 def test_of_many_damaged_samples_twenty_are_shown_and_the_rest_is_counted(dataset: Path, capsys: Capture) -> None:
     for sample in range(10, 35):
         flip_payload(dataset, "lr", sample)

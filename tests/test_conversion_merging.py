@@ -142,6 +142,8 @@ def test_other_fields_are_refused_with_the_line_to_write(tmp_path: Path) -> None
     lmdbloader.write([{"z": 1}], tmp_path / "d")
     with pytest.raises(OptionError, match=r"b has the fields n, x; a has n, x, y\. .*: fields=\['n', 'x'\]"):
         lmdbloader.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
+    with pytest.raises(OptionError, match=r"keeps its fields; `lmdbloader merge` with fields=\['n', 'x'\] makes a new"):
+        lmdbloader.append(tmp_path / "a", [tmp_path / "b"])
     with pytest.raises(OptionError, match="field 'n' is of kind int in b and is of kind text in c"):
         lmdbloader.merge([tmp_path / "b", tmp_path / "c"], tmp_path / "out")
     with pytest.raises(OptionError, match="no field in common"):

@@ -66,10 +66,8 @@ def run(options: argparse.Namespace) -> int:
         if not options.quiet:
             say(f"{options.dataset}: sound, {counted(found.num_samples, 'sample')}")
         return 0
-    say(
-        f"{options.dataset}: DAMAGED: {len(samples):,} of {counted(found.num_samples, 'sample')}, "
-        f"problems of the dataset as a whole: {len(found.problems)}"
-    )
+    checked = f"{len(samples):,} of {counted(found.num_samples, 'sample')}" if found.num_samples else "it does not open"
+    say(f"{options.dataset}: DAMAGED: {checked}, problems of the dataset as a whole: {len(found.problems)}")
     say(found.advice)
     return 1
 

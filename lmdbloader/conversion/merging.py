@@ -215,7 +215,7 @@ def _recipe(
             f"{option('prefix_sources', True)} has no effect with {option('drop_sources', True)}. Leave one out."
         )
     names = chosen_fields(parts, fields)
-    common = _common_fields(parts, names, is_chosen=fields is not None)
+    common = _common_fields(parts, names, is_chosen=fields is not None, grows=call == "append")
     with_source = _keeps_sources(parts, drop_sources)
     if prefix_sources:
         parts = _prefixed(parts, with_source, grows=call == "append")
@@ -232,7 +232,7 @@ def titled(parts: Sequence[Part]) -> tuple[Part, ...]:
     return tuple(replace(part, title=names[part.title]) if differ else part for part in parts)
 
 
-def _common_fields(parts: Sequence[Part], names: Sequence[str], *, is_chosen: bool) -> tuple[Field, ...]:
+def _common_fields(parts: Sequence[Part], names: Sequence[str], *, is_chosen: bool, grows: bool) -> tuple[Field, ...]:
     """Return the fields of the new dataset: those of the first part.
 
     Raises:
@@ -244,8 +244,10 @@ def _common_fields(parts: Sequence[Part], names: Sequence[str], *, is_chosen: bo
             common = [name for name in names if name in part.names]
             line = "They have no field in common."
             if common:
-                value = ",".join(common) if option("fields").startswith("-") else common
-                line = f"Copy only those that all of them have: {option('fields', value)}."
+                these = option("fields", ",".join(common) if option("fields").startswith("-") else common)
+                line = f"Copy only those that all of them have: {these}."
+                if grows and len(common) < len(names):
+                    line = f"A dataset that grows keeps its fields; `lmdbloader merge` with {these} makes a new one."
             raise OptionError(
                 f"{part.title} has the fields {', '.join(part.names)}; {first.title} has {', '.join(names)}. {line}"
             )
