@@ -49,7 +49,7 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
         "dataset",
         type=Path,
         metavar="DATASET",
-        help="images to train on, with the fields lr and hr; with --degradation, one field of images",
+        help="images to train on, with the fields lr and hr; with --degradation, hr or one field of images",
     )
     images.add_argument(
         "--crop",

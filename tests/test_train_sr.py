@@ -293,8 +293,16 @@ def test_the_other_ways_to_name_a_degradation(
         lines = capsys.readouterr().out.splitlines()
         assert lines[1] == "lr is made by neosr(scale=2, jpeg_range=(50, 95))"
         assert lines[2].startswith("bicubic on 2 images: "), "pairs are scored as they are stored"
+    assert run(whole, "--crop", 16, "--degradation", "bsrgan", *quick) == 0, "of pairs, hr is degraded"
+    assert "lr is made by bsrgan(" in capsys.readouterr().out
+    image = np.zeros((32, 32, 3), np.uint8)
+    stereo = tmp_path / "stereo.lmdb"
+    lmdbloader.write([{"one": image, "two": image}], stereo)
     for arguments, message in [
-        ((whole, "--crop", 16, "--degradation", "bsrgan"), "expected a dataset with one image field, found lr, hr"),
+        (
+            (stereo, "--crop", 16, "--degradation", "bsrgan"),
+            "expected a dataset with one image field, found one, two",
+        ),
         ((photographs, "--crop", 16, "--degradation", "esrgan"), "expected real_esrgan, bsrgan"),
         ((photographs, "--crop", 16, "--degradation", "bsrgan(blur=1)"), "blur"),
         ((photographs, "--crop", 16), "write --degradation real_esrgan"),

@@ -35,13 +35,14 @@ def find_degradation(text: str, scale: int | None, *, fixed: bool = False) -> de
 
 
 def open_images(path: Path) -> lmdbloader.LMDBDataset:
-    """Open a dataset to be degraded, with only its image field.
+    """Open a dataset to be degraded, with only its image field; of pairs, only hr.
 
     Raises:
-        OptionError: It does not have exactly one image field.
+        OptionError: It has no field hr, and not exactly one image field.
     """
     dataset = lmdbloader.LMDBDataset(path)
     names = image_fields(dataset)
+    names = ["hr"] if "hr" in names else names
     if len(names) != 1:
         raise OptionError(
             f"{path}: --degradation makes lr from hr; expected a dataset with one image field, found "
