@@ -179,4 +179,4 @@ def test_the_command(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     lmdbloader.convert(photos, tmp_path / "python", scale=4, degradation="neosr", seed=2)
     assert digest(tmp_path / "out") == digest(tmp_path / "python")
     assert main([*arguments[:3], "--degradation", "neosr"]) == 2
-    assert "degradation='neosr' needs one scale: scale=4 between hr and lr" in capsys.readouterr().err
+    assert "--degradation neosr needs one scale: --scale 4 between hr and lr" in capsys.readouterr().err

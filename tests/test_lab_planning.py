@@ -218,11 +218,11 @@ def test_every_option_arrives_and_json_is_alone(capsys: Capture) -> None:
     ("words", "named"),
     [
         ([], "--batch-size and --step-seconds"),
-        (["--batch-size", "8"], "step_seconds"),
+        (["--batch-size", "8"], "--step-seconds: not given"),
         (["--batch-size", "many", "--step-seconds", "1"], "--batch-size"),
         (["--batch-size", "8", "--step-seconds", "1", "--experiments", "5-"], "--experiments"),
-        (["--batch-size", "8", "--step-seconds", "1", "--example-size", "64 apples"], "example_size='64 apples'"),
-        (["--batch-size", "8", "--example-flops", "4G"], "device_flops"),
+        (["--batch-size", "8", "--step-seconds", "1", "--example-size", "64 apples"], "--example-size 64 apples: "),
+        (["--batch-size", "8", "--example-flops", "4G"], "--device-flops: not given"),
     ],
 )
 def test_wrong_usage(words: list[str], named: str, capsys: Capture) -> None:

@@ -68,7 +68,7 @@ def test_a_new_command_is_in_the_help_at_its_place(commands: Path) -> None:
 
 def test_its_messages_name_its_options(commands: Path, capsys: Capture) -> None:
     assert cli.main(["foo", "db", "--at-most", "0"]) == 2
-    assert capsys.readouterr().err == "lmdbloader: at_most=0: expected a whole number of at least 1\n"
+    assert capsys.readouterr().err == "lmdbloader: --at-most 0: expected a whole number of at least 1\n"
 
 
 def test_every_file_without_an_underscore_is_a_command() -> None:

@@ -239,7 +239,8 @@ def test_datasets_that_do_not_suit_are_named(
     assert "1 samples of image; expected image and label. Convert with --layout classes." in capsys.readouterr().err
     assert run(photographs / "train.lmdb", "--val", thumbnails) == 1
     assert "other classes than" in capsys.readouterr().err
-    assert run(photographs / "train.lmdb", "--batch-size", 64, "--epochs", 1) == 1
+    with pytest.warns(UserWarning, match="epochs are empty"):
+        assert run(photographs / "train.lmdb", "--batch-size", 64, "--epochs", 1) == 1
     assert "smaller than one batch" in capsys.readouterr().err
 
 

@@ -94,7 +94,7 @@ def _check_crops(samples: Samples, whole: Batch) -> tuple[list[str], np.ndarray]
     drawn = np.zeros((count, 5))
     if off.max() > _CLOSE:
         worst = int(off.argmax())
-        return [f"the image of sample {numbers[worst]} is not that of its number, or is not normalised"], drawn
+        return [f"the image of sample {numbers[worst]} is not that of its number, or is not normalized"], drawn
     edges = [pixels[:, 0, :, :8].mean((1, 2)), pixels[:, 0, :, -8:].mean((1, 2))]
     edges += [pixels[:, 1, :8].mean((1, 2)), pixels[:, 1, -8:].mean((1, 2))]
     if (edges[2] > edges[3] + _CLOSE).any():

@@ -71,7 +71,7 @@ def crop_batch(samples: Sequence[dict[str, Any]]) -> Batch:
         samples: Each with `index`, `label` and `image`: uint8, HWC, which is cropped here.
 
     Returns:
-        index, label: int64 (N,); image: float32 NCHW, normalised.
+        index, label: int64 (N,); image: float32 NCHW, normalized.
     """
     return crops_of([crop(sample["image"]) for sample in samples], samples)
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from lmdbloader.base import clock_words
 from lmdbloader.base.disk_errors import DISK_FAILED
+from lmdbloader.base.option_names import option
 from lmdbloader.base.stage_times import NO_CLOCK, Clock
 from lmdbloader.base.text import command, plain
 from lmdbloader.conversion.file_index import POLICY, FileIndex
@@ -138,7 +139,7 @@ class FileReader(Reader):
         """
         if row in self.files.problems:
             reason = self.files.problems[row]
-            if "--alpha" in reason:
+            if option("alpha", "drop") in reason:
                 line = command("convert", self.path, f"{self.path.name}.lmdb", "--alpha", "drop")
                 reason += f". A Loader of files has no such option: {line}"
             raise self.corrupt(name, row, reason)

@@ -292,7 +292,7 @@ def _load(dataset: LMDBDataset, batch_size: int, transforms: Sequence[Any], crop
     try:
         loader = Loader(dataset, batch_size, order="random", transforms=transforms, num_threads=1, prefetch=0)
     except OptionError as error:
-        raise OptionError(f"{error} {option('crop')} adds a crop." if crop is None else str(error)) from error
+        raise OptionError(f"{error} {option('crop', 96)} adds a crop." if crop is None else str(error)) from error
     next(iter(loader))
     loader.close()
 
