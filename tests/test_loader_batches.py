@@ -390,9 +390,15 @@ def test_an_error_of_different_shapes_names_buckets(ds: LMDBDataset) -> None:
         Loader(ds, 4)
 
 
-def test_an_epoch_without_a_batch_is_a_warning(ds: LMDBDataset) -> None:
+def test_an_epoch_without_a_batch_is_a_warning(ds: LMDBDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {"drop_last": True, "transforms": [CenterCrop(8)]}
     with pytest.warns(UserWarning, match=rf"{COUNT} samples make no whole batch of {COUNT + 1}, and epochs are empty"):
-        assert len(Loader(ds, COUNT + 1, drop_last=True, buckets="size")) == 0
+        assert len(Loader(ds, COUNT + 1, **options)) == 0
+    calls: list[int] = []
+    Loader(ds, 2, order=lambda epoch: calls.append(epoch) or [0, 1], **options)
+    assert calls == []
+    monkeypatch.setenv("WORLD_SIZE", "2")  # as by torchrun, before init_process_group
+    Loader(ds, 2, shard="auto", **options)
 
 
 # --- Classes ---

@@ -389,9 +389,10 @@ class Loader(DataLoader[Any]):
                 "their order.",
                 stacklevel=3,
             )
-        if self.drop_last and len(dataset) and not len(self):
+        # Neither asks a function of the user for its order, nor how many processes there are: both come later.
+        if self.drop_last and not self._orders.changes and 0 < (count := self._orders.length(0)) < batch_size:
             warnings.warn(
-                f"Loader(..., drop_last=True): {len(dataset)} samples make no whole batch of {batch_size}, and epochs "
+                f"Loader(..., drop_last=True): {count} samples make no whole batch of {batch_size}, and epochs "
                 "are empty. Use a smaller batch_size, or repeat=.",
                 stacklevel=3,
             )

@@ -119,7 +119,7 @@ def bicubic(lr: Tensor, scale: int) -> Tensor:
 
 def _unit_floats(lr: Tensor) -> Tensor:
     if lr.is_floating_point() and lr.numel() and lr.max() > _HIGHEST:
-        raise OptionError(f"an image of floats has values up to {lr.max():.4g}; expected 0..1. Divide it, by 255?")
+        raise OptionError(f"an image of floats has values up to {lr.max():.4g}; expected 0..1: divide it by 255?")
     return unit_floats(lr)
 
 
