@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import ast
+import mmap
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from imports import PACKAGE, modules_of
+
+from lmdbloader.base import system
+from lmdbloader.lab.machine import residency
 
 # What only some systems have, or what differs between them.
 NAMES = {
@@ -115,3 +121,20 @@ if {platform == "win32"}:
 """
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert child.stdout == ("refused\n" if platform == "win32" else "")
+
+
+@pytest.mark.skipif(not system.CAN_DROP_CACHE, reason="this platform cannot drop a file from memory")
+def test_to_ask_whether_a_page_is_in_memory_does_not_read_it(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(bytes(64 * mmap.PAGESIZE))
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        system.drop_cache(file.fileno())
+        if residency(path) != 0:
+            pytest.skip("dropping a file from memory does nothing on this file system")
+        assert [system.is_cached(file.fileno(), at * mmap.PAGESIZE) for at in (0, 5, 63)] == [False] * 3
+        time.sleep(0.1)
+        assert residency(path) == 0
+        os.pread(file.fileno(), 1, 5 * mmap.PAGESIZE)
+        assert system.is_cached(file.fileno(), 5 * mmap.PAGESIZE + 7)
+        assert system.is_cached(file.fileno(), 100 * mmap.PAGESIZE)  # there is no such byte to read

@@ -302,8 +302,11 @@ def resident_pages(address: int, nbytes: int, found: Any) -> bool:
 
 def is_cached(descriptor: int, at: int) -> bool | None:
     """Return whether a byte of a file, if there is one, is in memory; None if the system does not report it."""
+    if tells_residency(descriptor) and (found := _is_mapped_page_resident(descriptor, at)) is not None:
+        return found
     if sys.platform != "linux" or not hasattr(os, "RWF_NOWAIT"):
         return None
+    # This starts to read the page: if the storage is quick enough, the answer is that it is in memory.
     try:
         os.preadv(descriptor, [bytearray(1)], at, os.RWF_NOWAIT)
     except BlockingIOError:
@@ -311,6 +314,18 @@ def is_cached(descriptor: int, at: int) -> bool | None:
     except OSError:  # some file systems always wait
         return None
     return True
+
+
+def _is_mapped_page_resident(descriptor: int, at: int) -> bool | None:
+    import numpy as np
+
+    found = np.zeros(1, np.uint8)
+    try:
+        with mmap.mmap(descriptor, 1, access=mmap.ACCESS_READ, offset=at & -mmap.PAGESIZE) as page:
+            address = np.frombuffer(page, np.uint8).ctypes.data
+            return bool(found[0] & 1) if resident_pages(address, 1, found) else None
+    except (OSError, ValueError):  # a file that cannot be mapped, or ends before
+        return None
 
 
 @cache
