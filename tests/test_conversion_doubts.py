@@ -81,6 +81,7 @@ def test_halves_of_pairs_are_not_taken_for_classes_or_images(tmp_path: Path, hig
         (("images/1.png", "masks/1.png"), "images/, masks/, probably images and their masks"),
         (("images/1.png", "labels/1.txt", "labels/1.png"), "images and their masks"),
         (("GTmod12/a.png", "LRbicx2/b.png"), "GTmod12/, LRbicx2/, probably halves of pairs"),
+        (("X2/1x2.png", "X3/1x3.png", "X4/1x4.png"), "X2/, X3/, X4/, probably the same images at several scales"),
         (("1.png", "1_mask.png", "2.png"), "1_mask.png, probably the mask of another image"),
         # A folder around them makes no difference.
         (("train/images/1.png", "train/masks/1.png"), "src/train: holds images/, masks/"),

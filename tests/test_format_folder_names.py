@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from lmdbloader.format.folder_names import is_high, is_low, is_of_images, is_of_masks, is_split
+from lmdbloader.format.folder_names import is_high, is_low, is_of_images, is_of_masks, is_of_scale, is_split
 
-KINDS = {"split": is_split, "images": is_of_images, "masks": is_of_masks, "high": is_high, "low": is_low}
+KINDS = {
+    "split": is_split,
+    "images": is_of_images,
+    "masks": is_of_masks,
+    "high": is_high,
+    "low": is_low,
+    "scale": is_of_scale,
+}
 
 
 @pytest.mark.parametrize(
@@ -18,7 +25,8 @@ KINDS = {"split": is_split, "images": is_of_images, "masks": is_of_masks, "high"
         ({"masks", "high"}, ["gt", "GT", "gt_sub"]),
         ({"high"}, ["HR", "hr_x2", "GTmod12", "highres"]),
         ({"low"}, ["LR", "lq", "LRbicx4", "low_res_x2"]),
-        (set(), ["cats", "trains", "values", "masked", "n01440764", "classes", "depth", "imagenet"]),
+        ({"scale"}, ["X2", "x4", "8x"]),
+        (set(), ["X9", "x16", "cats", "trains", "values", "masked", "n01440764", "classes", "depth", "imagenet"]),
     ],
 )
 def test_what_a_name_means(kinds: set[str], names: list[str]) -> None:

@@ -261,6 +261,12 @@ def test_what_would_change_something_is_refused_by_name(place: Path, name: str) 
         Loader(place / "train.lmdb", 4, **{name: MEANT[name]})
 
 
+def test_all_that_is_refused_is_named_at_once(place: Path) -> None:
+    with pytest.raises(OptionError) as refused:
+        Loader(place / "train.lmdb", 4, **MEANT)
+    assert [name for name in MEANT if f"Loader({name}=" not in str(refused.value)] == []
+
+
 def test_a_sampler_that_is_a_list_is_an_order(place: Path) -> None:
     for numbers in ([3, 1], np.array([3, 1]), torch.tensor([3, 1])):
         loader = Loader(place / "train.lmdb", 4, sampler=numbers)

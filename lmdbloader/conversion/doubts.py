@@ -21,6 +21,7 @@ from lmdbloader.format.folder_names import (
     is_low,
     is_of_images,
     is_of_masks,
+    is_of_scale,
     is_of_training,
     is_split,
     without_mask_suffix,
@@ -52,7 +53,7 @@ def refuse_mistaken(src: Location, listing: Listing) -> None:
         listing: What was found in it.
 
     Raises:
-        SourceError: It seems to hold splits, images with masks, or halves of pairs.
+        SourceError: It seems to hold splits, images with masks, halves of pairs, or images at several scales.
     """
     if listing.layout not in ("images", "classes"):
         return
@@ -75,6 +76,9 @@ def refuse_mistaken(src: Location, listing: Listing) -> None:
         high, low = list(filter(is_high, folders)), list(filter(is_low, folders))
         if high and low:
             raise _refused(place, _shown([*high, *low]), "halves of pairs", _line_for_halves())
+        if len(folders) > 1 and all(map(is_of_scale, folders)):
+            line = f"{_line_for_halves()}, or convert each on its own"
+            raise _refused(place, _shown(folders), "the same images at several scales", line)
     if halves := _find_halves(names):
         raise _refused(src, " and ".join(map(as_text, halves)), "halves of a pair", _line_for_halves())
     if mask := _find_mask(names):

@@ -19,6 +19,7 @@ _MASKS = re.compile(
 # What the name of a mask may have in addition to that of its image.
 _MASK_SUFFIX = re.compile(rb"[_-](masks?|seg(mentation)?|labels?|gt|annotations?)$", re.IGNORECASE)
 _HIGH = re.compile(r"(hr|gt|gtmod|high_?res)([_-]?x?[0-9]+)?([_-].*)?", re.IGNORECASE)
+_SCALE = re.compile(r"x[2-8]|[2-8]x", re.IGNORECASE)
 _LOW = re.compile(r"(lr|lq|lrbic|low_?res)([_-]?x?[0-9]+)?([_-].*)?", re.IGNORECASE)
 # Words in the paths of halves of pairs, for super-resolution and other restoration.
 _HIGH_WORDS = {
@@ -81,6 +82,11 @@ def is_high(name: str) -> bool:
 def is_low(name: str) -> bool:
     """Return whether a folder is named like the low-resolution half of pairs: LQ, LRbicx4."""
     return _LOW.fullmatch(name) is not None
+
+
+def is_of_scale(name: str) -> bool:
+    """Return whether a folder is named like one of images of a scale of super-resolution: X2, 4x."""
+    return _SCALE.fullmatch(name) is not None
 
 
 def half_of(stem: str) -> tuple[str, str]:

@@ -39,14 +39,17 @@ def without_torchs(options: Mapping[str, Any]) -> dict[str, Any]:
         OptionError: An argument of torch would change something, and a Loader does not have it.
     """
     found = {name: value for name, value in options.items() if name not in _INSTEAD}
-    for name in options.keys() & _INSTEAD.keys():
+    refused = []
+    for name in sorted(_INSTEAD.keys() & options.keys()):
         value = options[name]
         if value is None or (name in _SAME and value in _SAME[name]):
             continue
         meant = _drawn_by(value) if name == "sampler" else {}
         if not meant or meant.keys() & found.keys():
-            raise OptionError(f"Loader({name}={shown(value)}): {_INSTEAD[name]}.")
+            refused.append(f"Loader({name}={shown(value)}): {_INSTEAD[name]}.")
         found.update(meant)
+    if refused:
+        raise OptionError(" ".join(refused))
     return found
 
 

@@ -93,7 +93,7 @@ def _not_a_folder(path: Path) -> FormatError | NotFoundError:
         return FormatError(f"{path}: is not finished ({partial} is there). {_RESUME}")
     if path.exists():
         return FormatError(f"{path}: is a file; expected the folder of a dataset made by lmdbloader")
-    return NotFoundError(f"{path}: there is no such folder; expected a dataset made by lmdbloader")
+    return NotFoundError(f"{path.absolute()}: there is no such folder; expected a dataset made by lmdbloader")
 
 
 class OpenFile:
