@@ -94,7 +94,7 @@ def bars(
         places: For how many bars there is room.
     """
     found = dict(reversed(values.items()))
-    drawn = axes.barh(range(len(found)), list(found.values()), 0.68, color=[look(name).colour for name in found])
+    drawn = axes.barh(range(len(found)), list(found.values()), 0.68, color=[look(name).color for name in found])
     axes.bar_label(drawn, list(map(show, found.values())), padding=5, color=INK)
     axes.set_yticks(range(len(found)), list(found))
     axes.set_ylim(len(values) - places - 0.6, len(values) - 0.4)

@@ -25,7 +25,7 @@ import numpy.typing as npt
 U8 = npt.NDArray[np.uint8]
 Key = TypeVar("Key", bound=Hashable)
 
-# The colour photographs that the scikit-image package itself carries; nothing is downloaded.
+# The color photographs that the scikit-image package itself carries; nothing is downloaded.
 PHOTOGRAPHS = (
     "astronaut.png",
     "chelsea.png",
@@ -78,7 +78,7 @@ def in_turns(runs: Mapping[Key, Callable[[int], int]], turns: int) -> dict[Key, 
 
 
 def photographs() -> list[U8]:
-    """Return scikit-image's colour photographs, each (H, W, 3) uint8."""
+    """Return scikit-image's color photographs, each (H, W, 3) uint8."""
     import skimage.data
     from PIL import Image
 

@@ -81,11 +81,11 @@ def sharpened(image: Tensor, kernel: Tensor) -> Tensor:
 
 def noisy(image: Tensor, drawn: Any) -> Tensor:
     """Add Gaussian or Poisson noise."""
-    sigma, grey = float(drawn[steps.SIGMA]), drawn[steps.COLORS] == steps.GREY
+    sigma, gray = float(drawn[steps.SIGMA]), drawn[steps.COLORS] == steps.GRAY
     if drawn[steps.KIND] == steps.GAUSSIAN:
-        noise = torch.randn(image[:1].shape if grey else image.shape) * sigma
+        noise = torch.randn(image[:1].shape if gray else image.shape) * sigma
     else:
-        base = torch.tensordot(torch.tensor([[0.2989, 0.587, 0.114]]), image, 1) if grey else image
+        base = torch.tensordot(torch.tensor([[0.2989, 0.587, 0.114]]), image, 1) if gray else image
         base = (base * 255).round().clamp(0, 255) / 255
         photons = 2.0 ** math.ceil(math.log2(max(len(base.unique()), 1)))
         noise = (torch.poisson(base * photons) / photons - base) * sigma

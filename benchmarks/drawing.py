@@ -1,4 +1,4 @@
-"""Charts of the documentation: matplotlib's, as drawings whose text and frame take the colour of their page."""
+"""Charts of the documentation: matplotlib's, as drawings whose text and frame take the color of their page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-# Of text and frames; in a drawing it becomes the page's colour. Other colours are seen on light and on dark pages.
+# Of text and frames; in a drawing it becomes the page's color. Other colors are seen on light and on dark pages.
 INK = "#1d2126"
 LOADER, DATALOADER, FOLDER, FFCV, OTHER = "#2f7fd6", "#c9662a", "#808891", "#9a62d6", "#7f9a3c"
 _SETTINGS: dict[Any, Any] = {
@@ -37,19 +37,19 @@ class Look:
 
     Attributes:
         label: In the legend.
-        colour: Of its line.
+        color: Of its line.
         marker, style: Of its line, in matplotlib's words.
     """
 
     label: str
-    colour: str
+    color: str
     marker: str = "o"
     style: str = "-"
 
     @property
     def line(self) -> dict[str, Any]:
         """Options of matplotlib for a line."""
-        return {"color": self.colour, "marker": self.marker, "linestyle": self.style, "markersize": 5}
+        return {"color": self.color, "marker": self.marker, "linestyle": self.style, "markersize": 5}
 
 
 def begin(

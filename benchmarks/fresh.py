@@ -35,12 +35,12 @@ class Mixing:
     Attributes:
         correlation: Of a sample's position in the epoch with its rank in storage: 1 for the order of storage, about 0
             for a random one.
-        neighbour_distance: Median distance in the epoch of two samples stored side by side, as a share of what a
+        neighbor_distance: Median distance in the epoch of two samples stored side by side, as a share of what a
             uniform permutation has (0.29 of the epoch).
     """
 
     correlation: float
-    neighbour_distance: float
+    neighbor_distance: float
 
 
 def mixing(samples: I64, offset: I64) -> Mixing:
@@ -58,7 +58,7 @@ def mixing(samples: I64, offset: I64) -> Mixing:
 def storage_reads(
     order: EpochOrder, offset: I64, nbytes: I64, *, gap_nbytes: int = 128 * 1024, rank: int = 0, world_size: int = 1
 ) -> tuple[int, float]:
-    """Return how many reads of storage a rank's epoch needs and their mean length in bytes; near neighbours are one.
+    """Return how many reads of storage a rank's epoch needs and their mean length in bytes; near neighbors are one.
 
     Args:
         order: Of the epoch; within each of its windows samples may be read in the order of storage.
@@ -211,12 +211,12 @@ def time_orders(folder: Path, options: argparse.Namespace) -> list[list[str]]:
         rows_of_table.append([
             kind, f"{statistics.median(warm[kind]) / 1e9:.2f}", f"{fast / 1e9:.2f}",
             f"{fast / statistics.median(plain):.2f}" if is_cold else "-", f"{mixed.correlation:.3f}",
-            f"{mixed.neighbour_distance:.3f}", f"{reads:,}", mib(mean),
+            f"{mixed.neighbor_distance:.3f}", f"{reads:,}", mib(mean),
         ])  # fmt: skip
     return rows_of_table
 
 
 ORDERS_HEADER = (
-    "order", "warm GB/s", "cold GB/s", "cold, of reading the file", "correlation", "distance of neighbours", "reads",
+    "order", "warm GB/s", "cold GB/s", "cold, of reading the file", "correlation", "distance of neighbors", "reads",
     "mean read",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Times training on class folders of JPEGs: RandomResizedCrop, a flip, normalised float32 batches.
+"""Times training on class folders of JPEGs: RandomResizedCrop, a flip, normalized float32 batches.
 
 The folder read by torch's DataLoader and Pillow; the same files in one dataset; the Loader over unchanged files, JPEGs
 of quality 90, and pixels of at most 256; compared with only decoding whole files. Turns are interleaved in one run; the

@@ -228,7 +228,7 @@ def draw(found: dict[str, list[Result]]) -> str:
         accuracy.plot(shifted, [interval.value for interval in intervals], **look.line)
         for place, interval in zip(shifted, intervals, strict=True):
             if interval.low is not None and interval.high is not None:
-                accuracy.vlines(place, interval.low, interval.high, color=look.colour, linewidth=1.2)
+                accuracy.vlines(place, interval.low, interval.high, color=look.color, linewidth=1.2)
     accuracy.axhline(0, color=FOLDER, linewidth=1.0, zorder=1)
     accuracy.plot([len(names) - 1], [0], **own.line)
     accuracy.yaxis.set_major_formatter(lambda value, _: f"{value:+g}" if value else "0")

@@ -94,7 +94,7 @@ def payloads() -> Iterator[tuple[str, list[bytes]]]:
         if side == _SIDES[0]:
             for nbytes in (16, 100, 300):
                 yield f"{nbytes} bytes of them", [patch[:nbytes] for patch in patches]
-    yield "one colour, 64 px", [bytes(3 * 64 * 64)] * 80
+    yield "one color, 64 px", [bytes(3 * 64 * 64)] * 80
     yield "noise, 64 px", [rng.bytes(3 * 64 * 64) for _ in range(80)]
     yield "a ramp, 64 px", [bytes(range(64)) * (3 * 64)] * 80
 

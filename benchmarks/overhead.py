@@ -23,7 +23,7 @@ MOST = (100_000, 10_000, 30_000)
 QUICK_MOST = (100, 100, 100)
 _LIGHT = "--ink: #1c1c1c; --frame: #d8d8d8; --c0: #1c5d99; --c1: #d1495b; --c2: #3a7d44;"
 _DARK = "--ink: #e8e8e8; --frame: #444444; --c0: #6fa8dc; --c1: #f07f8c; --c2: #7cc48a;"
-# The documentation puts the drawing into a page, which has other drawings, and a switch for dark colours.
+# The documentation puts the drawing into a page, which has other drawings, and a switch for dark colors.
 _STYLE = f"""
     .overhead {{ font: 13px system-ui, sans-serif; {_LIGHT} }}
     @media (prefers-color-scheme: dark) {{ svg.overhead:root {{ {_DARK} }} }}

@@ -63,7 +63,7 @@ def draw_window(height: int, width: int) -> tuple[int, int, int, int]:
 
 
 class PillowRecipe:
-    """The usual dataset: RandomResizedCrop, a flip and normalised floats, with Pillow."""
+    """The usual dataset: RandomResizedCrop, a flip and normalized floats, with Pillow."""
 
     def __init__(self, size: int) -> None:
         self.size = size

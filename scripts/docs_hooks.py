@@ -74,7 +74,7 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, **_: Any) -> st
     def inlined(found: re.Match[str]) -> str:
         source = posixpath.normpath(posixpath.join(posixpath.dirname(page.file.src_uri), found["source"]))
         drawing = (Path(config.docs_dir) / source).read_text("utf-8")
-        labelled = drawing.replace("<svg ", f'<svg aria-label="{found["text"]}" ', 1)
-        return f'<div class="drawing-frame">{labelled}</div>'
+        labeled = drawing.replace("<svg ", f'<svg aria-label="{found["text"]}" ', 1)
+        return f'<div class="drawing-frame">{labeled}</div>'
 
     return re.sub(r'<img alt="(?P<text>[^"]*)" src="(?P<source>[^":]+\.svg)" ?/?>', inlined, html)

@@ -70,10 +70,10 @@ def find_splits(options: argparse.Namespace) -> tuple[Path, Path | None]:
 
 def open_source(place: Path, options: argparse.Namespace) -> Source:
     """Return labeled images: class folders with --folder, else a dataset."""
-    return open_labelled(place) if options.folder is None else list_classes(place)
+    return open_labeled(place) if options.folder is None else list_classes(place)
 
 
-def open_labelled(path: Path) -> lmdbloader.LMDBDataset:
+def open_labeled(path: Path) -> lmdbloader.LMDBDataset:
     """Open a dataset whose samples are an image and its label.
 
     Raises:

@@ -401,26 +401,26 @@ def test_memory_stays_flat(pairs: LMDBDataset) -> None:
 
 
 @pytest.fixture(scope="module")
-def labelled(tmp_path_factory: pytest.TempPathFactory) -> LMDBDataset:
-    path = tmp_path_factory.mktemp("labelled") / "d.lmdb"
+def labeled(tmp_path_factory: pytest.TempPathFactory) -> LMDBDataset:
+    path = tmp_path_factory.mktemp("labeled") / "d.lmdb"
     samples = ({"image": np.zeros((8, 8), np.uint8), "label": i % 3, "age": i} for i in range(9))
     lmdbloader.write(samples, path, classes={"label": ["ant", "bee", "cat"]})
     return LMDBDataset(path)
 
 
-def test_labels_and_classes_are_those_of_an_image_folder(labelled: LMDBDataset) -> None:
-    assert labelled.class_to_idx == {"ant": 0, "bee": 1, "cat": 2}
-    assert labelled.targets == (0, 1, 2) * 3 == tuple(sample.label for sample in labelled)
-    assert labelled.targets is labelled.targets  # people ask for it in a loop
-    assert all(type(target) is int for target in labelled.targets)
+def test_labels_and_classes_are_those_of_an_image_folder(labeled: LMDBDataset) -> None:
+    assert labeled.class_to_idx == {"ant": 0, "bee": 1, "cat": 2}
+    assert labeled.targets == (0, 1, 2) * 3 == tuple(sample.label for sample in labeled)
+    assert labeled.targets is labeled.targets  # people ask for it in a loop
+    assert all(type(target) is int for target in labeled.targets)
 
 
-def test_every_view_has_its_own_targets(labelled: LMDBDataset) -> None:
-    assert labelled.targets[:1] == (0,)
-    assert labelled[::-2].targets == (2, 0, 1, 2, 0)
-    assert labelled.select([4, 4, -1]).targets == (1, 1, 2)
-    assert labelled.with_io("pread").targets == labelled.targets
-    assert copy.copy(labelled[3:5]).targets == pickle.loads(pickle.dumps(labelled[3:5])).targets == (0, 1)
+def test_every_view_has_its_own_targets(labeled: LMDBDataset) -> None:
+    assert labeled.targets[:1] == (0,)
+    assert labeled[::-2].targets == (2, 0, 1, 2, 0)
+    assert labeled.select([4, 4, -1]).targets == (1, 1, 2)
+    assert labeled.with_io("pread").targets == labeled.targets
+    assert copy.copy(labeled[3:5]).targets == pickle.loads(pickle.dumps(labeled[3:5])).targets == (0, 1)
 
 
 def test_a_dataset_without_labels_has_no_targets(tmp_path: Path) -> None:

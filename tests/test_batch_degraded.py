@@ -135,7 +135,7 @@ def test_noise_is_as_drawn(tmp_path: Path) -> None:
                 variances += (
                     sigma**2 * {steps.GAUSSIAN: 1, steps.POISSON: x / max(photons, 1), steps.SPECKLE: x**2}[kind]
                 )
-                grey = grey and part[steps.COLORS] == steps.GREY
+                grey = grey and part[steps.COLORS] == steps.GRAY
             else:
                 if variances**0.5 * 4 < x:  # else values are clipped
                     assert np.std(lr) == pytest.approx(variances**0.5, rel=0.06)

@@ -138,7 +138,7 @@ def test_the_window_and_the_flips_make_the_image_again(dataset: LMDBDataset) -> 
     torch.testing.assert_close(batch.params["hr"]["window"], batch.params["lr"]["window"] * 2)
 
 
-def test_the_numbers_of_colours_make_the_image_again(dataset: LMDBDataset) -> None:
+def test_the_numbers_of_colors_make_the_image_again(dataset: LMDBDataset) -> None:
     dataset = LMDBDataset(dataset.path, fields=["hr"])
     changes = [T.ColorJitter(0.4, 0.4, (0.5, 2), 0.1), T.GaussianBlur(5)]
     seldom = T.RandomApply(changes[:1], 0.5)
@@ -224,9 +224,9 @@ def test_what_cannot_have_params_is_refused(dataset: LMDBDataset, tmp_path: Path
     late.transform = lambda sample: sample
     with pytest.raises(OptionError, match="sample by sample"):
         next(iter(loader))
-    labelled = [{"image": np.zeros((8, 8, 3), np.uint8), "label": k} for k in range(2)]
-    lmdbloader.write(labelled, tmp_path / "labelled")
-    mixed = Loader(tmp_path / "labelled", 2, shuffle=True, transforms=[T.MixUp(1.0, 2)], return_params=True)
+    labeled = [{"image": np.zeros((8, 8, 3), np.uint8), "label": k} for k in range(2)]
+    lmdbloader.write(labeled, tmp_path / "labeled")
+    mixed = Loader(tmp_path / "labeled", 2, shuffle=True, transforms=[T.MixUp(1.0, 2)], return_params=True)
     with pytest.raises(OptionError, match=r"Leave it out: Loader\(..., return_params=False\)"):
         next(iter(mixed))
     sizes = [{"image": np.zeros((side, 8, 3), np.uint8)} for side in (8, 9)]

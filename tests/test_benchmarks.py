@@ -114,8 +114,8 @@ def test_mixing_and_reads_differ_between_orders(module: Callable[[str], Any]) ->
     assert sequential.correlation == pytest.approx(1)
     assert abs(random.correlation) < 0.05
     assert abs(quasi.correlation) < 0.5
-    assert sequential.neighbour_distance < quasi.neighbour_distance < random.neighbour_distance
-    assert random.neighbour_distance == pytest.approx(1, abs=0.05)
+    assert sequential.neighbor_distance < quasi.neighbor_distance < random.neighbor_distance
+    assert random.neighbor_distance == pytest.approx(1, abs=0.05)
     reads = [fresh.storage_reads(order, offset, nbytes, gap_nbytes=0) for order in orders]
     assert reads[0] == (1, 200_000)
     assert reads[2][0] == 20_000

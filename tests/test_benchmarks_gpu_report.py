@@ -157,7 +157,7 @@ def test_the_answers_on_the_device_side_follow_from_its_figures(build: Build, tm
         "host": {"batches": [{"way": "Loader, kept", "us_thread": 12.5, "us": 13.0, "us_p95": 20.0, **calls}]},
         "device": {
             "equality": {
-                "geometry lists": 500, "geometry equal": 500, "colours lists": 480, "colours within one level": 479,
+                "geometry lists": 500, "geometry equal": 500, "colors lists": 480, "colors within one level": 479,
                 "worst": {"ColorJitter": 2.0}, "apart": ["2: [ColorJitter()]"], "refused": {"AugMix: OptionError": 3},
             },
             "memory": [{"way": "kept", "epochs": 200, "mib_after_2": 5.0, "mib_most": 6.0, "is_kept_unchanged": False}],
@@ -179,7 +179,7 @@ def test_the_answers_on_the_device_side_follow_from_its_figures(build: Build, tm
 
     for words in (
         ("How long is the loop", 'Loader, `keep="device"`: 12.5 us'),
-        ("give the values of the CPU", "500 of 500 random lists", "479 of 480 with colours within one level"),
+        ("give the values of the CPU", "500 of 500 random lists", "479 of 480 with colors within one level"),
         ("How fast is training with transforms", 'SRCNN, 8, `on="device"`: 97 %'),
         ("pairs of 96 px a second", '`keep="device"`: 310,000'),
         ("Is decoding JPEG on the GPU", "Loader: 20,000; torchvision: 5,000"),

@@ -145,7 +145,7 @@ def other_labels(epochs: list[Epoch]) -> None:
     epochs[0][0]["label"] = (epochs[0][0]["label"] + 1) % 10
 
 
-def not_normalised(epochs: list[Epoch]) -> None:
+def not_normalized(epochs: list[Epoch]) -> None:
     for batch in epochs[0]:
         batch["image"] = np.clip(batch["image"], 0, 1)
 
@@ -156,7 +156,7 @@ def not_normalised(epochs: list[Epoch]) -> None:
         ({"shift": 3}, None, "not that of its number"),
         ({"moves": False}, None, "of the crops are the same in two epochs"),
         ({}, other_labels, "labels of other samples"),
-        ({}, not_normalised, "not normalized"),
+        ({}, not_normalized, "not normalized"),
     ],
 )
 def test_a_peer_that_spoils_crops_is_caught(

@@ -70,7 +70,7 @@ def test_weights_of_torchvisions_models_give_the_same_result(name: str) -> None:
         torch.testing.assert_close(ours(images), theirs(images))
 
 
-def test_blurring_weighs_neighbours_one_two_one() -> None:
+def test_blurring_weighs_neighbors_one_two_one() -> None:
     image = torch.zeros(1, 2, 5, 5)
     image[0, 1, 2, 2] = 16
     expected = torch.tensor([[1.0, 2, 1], [2, 4, 2], [1, 2, 1]])

@@ -56,3 +56,8 @@ def test_a_study_is_stored_and_drawn(asked: dict[str, Any], tmp_path: Path, caps
     assert kept == json.loads(json.dumps(make_study().as_json()))
     assert main(["bench", "train.lmdb", "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out) == kept
+
+
+def test_charts_are_a_pdf_file(asked: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "train.lmdb", "--charts", str(tmp_path / "charts.html")]) != 0
+    assert "expected a file name that ends in .pdf" in capsys.readouterr().err and asked == {}

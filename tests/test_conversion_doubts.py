@@ -127,7 +127,7 @@ def test_splits_next_to_an_image_are_splits_too(tmp_path: Path, capsys: Capture)
     ]
 
 
-def test_swapped_arguments_are_recognised(tmp_path: Path) -> None:
+def test_swapped_arguments_are_recognized(tmp_path: Path) -> None:
     src, out = make(tmp_path / "my photos", "a/1.png"), tmp_path / "train.lmdb"
     with pytest.raises(SourceError, match=r"train\.lmdb: there is no such folder, and .*photos holds images"):
         lmdbloader.convert(out, src)

@@ -255,7 +255,7 @@ def test_turned_images_whose_masks_may_not_fit_are_counted(tmp_path: Path, optio
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "ppm", "png"])
-def test_masks_of_colours_are_refused(folder: Path, tmp_path: Path, suffix: str) -> None:
+def test_masks_of_colors_are_refused(folder: Path, tmp_path: Path, suffix: str) -> None:
     (folder / "masks" / "a.png").unlink()
     Image.new("L" if suffix == "jpg" else "RGB", (40, 30)).save(folder / "masks" / f"a.{suffix}")
     with pytest.raises(ImageError, match=r"a\.jpg: its mask: .*expected one label for each pixel: save it as a PNG"):
@@ -391,11 +391,11 @@ def test_a_soft_mask_among_masks_with_labels_is_refused_by_name(tmp_path: Path) 
     assert [name for name, _ in report.skipped] == ["029.png"] and report.num_samples == 39
 
 
-def coloured(*colours: tuple[int, int, int], used: Sequence[int] = (0, 1)) -> Image.Image:
+def colored(*colors: tuple[int, int, int], used: Sequence[int] = (0, 1)) -> Image.Image:
     mask = np.zeros((8, 8), np.uint8)
     mask[2:, 2:] = used[-1]
     image = Image.fromarray(mask)
-    image.putpalette([value for colour in colours for value in colour])
+    image.putpalette([value for color in colors for value in color])
     return image
 
 
@@ -404,12 +404,12 @@ BLACK, RED, GREEN = (0, 0, 0), (255, 0, 0), (0, 255, 0)
 
 @pytest.mark.parametrize("suffix", [".png", ".gif", ".bmp", ".tif"])
 @pytest.mark.parametrize("at", [1, 37])
-def test_a_number_with_two_colours_stands_for_two_classes(tmp_path: Path, suffix: str, at: int) -> None:
-    masks = [coloured(BLACK, RED)] * 40
+def test_a_number_with_two_colors_stands_for_two_classes(tmp_path: Path, suffix: str, at: int) -> None:
+    masks = [colored(BLACK, RED)] * 40
     if suffix != ".gif":  # Pillow leaves unused colors out
-        save_set(tmp_path / "same", [*masks, coloured(BLACK, RED, GREEN, used=(0, 2))], suffix)
+        save_set(tmp_path / "same", [*masks, colored(BLACK, RED, GREEN, used=(0, 2))], suffix)
         assert lmdbloader.convert(tmp_path / "same", tmp_path / "kept", layout="masks", workers=1).num_samples == 41
-    src = save_set(tmp_path / "src", [*masks[:at], coloured(BLACK, GREEN), *masks[at:]], suffix)
+    src = save_set(tmp_path / "src", [*masks[:at], colored(BLACK, GREEN), *masks[at:]], suffix)
     message = r"the palettes of the masks differ: 1 has the color .* in .*\.png and .* in .*\.png"
     with pytest.raises(SourceError, match=message):
         lmdbloader.convert(src, tmp_path / "out", layout="masks", workers=1)

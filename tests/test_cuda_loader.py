@@ -67,8 +67,8 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> LMDBDataset:
 
 
 @pytest.fixture(scope="module")
-def labelled(tmp_path_factory: pytest.TempPathFactory) -> LMDBDataset:
-    path = tmp_path_factory.mktemp("cuda") / "labelled.lmdb"
+def labeled(tmp_path_factory: pytest.TempPathFactory) -> LMDBDataset:
+    path = tmp_path_factory.mktemp("cuda") / "labeled.lmdb"
     lmdbloader.write(({"image": picture(i, (16, 16, 3)), "label": i % 5} for i in range(37)), path)
     return LMDBDataset(path)
 
@@ -157,10 +157,10 @@ def nested(batch: Any) -> Any:
     }
 
 
-def test_functions_of_your_own(labelled: LMDBDataset) -> None:
-    compare(labelled, 8, transforms=[T.ToDtype(torch.float32, scale=True), Noise()])
-    loader = Loader(labelled, 8, shuffle=True, seed=0, num_threads=2, device=DEVICE, transforms=[nested])
-    for one, other in zip(loader, on_cpu(labelled, 8, num_threads=2, transforms=[nested]), strict=True):
+def test_functions_of_your_own(labeled: LMDBDataset) -> None:
+    compare(labeled, 8, transforms=[T.ToDtype(torch.float32, scale=True), Noise()])
+    loader = Loader(labeled, 8, shuffle=True, seed=0, num_threads=2, device=DEVICE, transforms=[nested])
+    for one, other in zip(loader, on_cpu(labeled, 8, num_threads=2, transforms=[nested]), strict=True):
         assert one.keys() == other.keys()
         for key in ("parts", "both", "empty", "text", "number", "none"):
             # A part of a larger tensor comes over without the rest of it.
@@ -243,7 +243,7 @@ def test_an_epoch_left_early_leaves_nothing_behind(
     assert count_loader_threads() <= before
 
 
-def test_an_error_of_a_function_comes_where_it_is_and_the_next_epoch_is_whole(labelled: LMDBDataset) -> None:
+def test_an_error_of_a_function_comes_where_it_is_and_the_next_epoch_is_whole(labeled: LMDBDataset) -> None:
     fails = True
 
     def failing(batch: Any) -> Any:
@@ -252,13 +252,13 @@ def test_an_error_of_a_function_comes_where_it_is_and_the_next_epoch_is_whole(la
         return batch
 
     options: dict[str, Any] = {"order": "sequential", "num_threads": 2, "transforms": [failing]}
-    loader = Loader(labelled, 8, device=DEVICE, **options)
+    loader = Loader(labeled, 8, device=DEVICE, **options)
     given: list[Any] = []
     with pytest.raises(ZeroDivisionError):
         for batch in loader:
             given.append(batch)
     fails = False
-    wanted = on_cpu(labelled, 8, **options)
+    wanted = on_cpu(labeled, 8, **options)
     for one, other in zip(given, wanted[: len(given)], strict=True):
         assert_same(one, other)
     assert len(given) == 2
@@ -266,12 +266,12 @@ def test_an_error_of_a_function_comes_where_it_is_and_the_next_epoch_is_whole(la
         assert_same(one, other)
 
 
-def test_several_loaders_and_iterators_at_once(ds: LMDBDataset, labelled: LMDBDataset) -> None:
+def test_several_loaders_and_iterators_at_once(ds: LMDBDataset, labeled: LMDBDataset) -> None:
     first, second = (
         Loader(ds, 3, shuffle=True, seed=0, num_threads=2, device=DEVICE),
-        Loader(labelled, 4, shuffle=True, seed=0, num_threads=2, device=DEVICE),
+        Loader(labeled, 4, shuffle=True, seed=0, num_threads=2, device=DEVICE),
     )
-    wanted, others = on_cpu(ds, 3, num_threads=2, epochs=3), on_cpu(labelled, 4, num_threads=2)
+    wanted, others = on_cpu(ds, 3, num_threads=2, epochs=3), on_cpu(labeled, 4, num_threads=2)
     count = len(first)
     iterators = [iter(first), iter(first), iter(first)]
     for number, (a, b, c, d) in enumerate(zip(*iterators, second, strict=False)):

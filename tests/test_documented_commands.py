@@ -194,7 +194,7 @@ def test_commands_named_in_sentences_exist() -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        "lmdbloader convert a b --no-such-option", "lmdbloader nonsense", "make nonsense", "make demo COLOUR=1",
+        "lmdbloader convert a b --no-such-option", "lmdbloader nonsense", "make nonsense", "make demo COLOR=1",
         "python scripts/get_div2k.py out --parts nonsense", "make bench ARGS=--nonsense",
         "python scripts/train_sr.py train.lmdb --epoch-count 3",
     ],

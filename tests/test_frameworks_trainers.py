@@ -206,7 +206,7 @@ def test_blur_kernels_are_distributed_as_those_of_basicsr(monkeypatch: pytest.Mo
         return np.pad(found, (21 - size) // 2)
 
     y, x = np.mgrid[-10:11, -10:11]
-    measures = {"centre": (x == 0) & (y == 0), "width": x * x, "height": y * y, "tilt": x * y, "row": y == 0}
+    measures = {"center": (x == 0) & (y == 0), "width": x * x, "height": y * y, "tilt": x * y, "row": y == 0}
     ours = np.stack([kernels.draw(1, 0, draw)[0] for draw in range(count)])
     their = np.stack([their_kernel() for _ in range(count)])
     for name, weights in measures.items():

@@ -18,7 +18,7 @@ get_div2k = load_script("get_div2k")
 
 @dataclass
 class Site:
-    """The server's files and its misbehaviour.
+    """The server's files and its misbehavior.
 
     Attributes:
         files: Path -> content.

@@ -328,7 +328,7 @@ LOADERS: dict[str, Callable[[Callable[[str], Path]], str]] = {
     ),
     "small JPEGs, trained": load("classes re-encoded", 3, shuffle=True, seed=1, fields=IMAGE, transforms=IMAGENET),
     "raw or JPEG": load("classes raw or JPEG", 3, shuffle=True, seed=1, fields=IMAGE, transforms=IMAGENET),
-    "colours": load(
+    "colors": load(
         "classes re-encoded",
         3,
         shuffle=True,
@@ -436,11 +436,11 @@ def delta_images() -> Iterator[tuple[str, np.ndarray]]:
     for name, (top, left) in (("astronaut.png", (60, 170)), ("chelsea.png", (100, 120)), ("coffee.png", (200, 300))):
         whole = np.asarray(Image.open(PICTURES / name).convert("RGB")).transpose(2, 0, 1)
         image = whole[:, top : top + 24, left : left + 37]
-        yield f"{name}, colour", image
+        yield f"{name}, color", image
         yield f"{name}, grey", image[1:2, :16]
         yield f"{name}, 16 bits", image[:, :10].astype(np.uint16) * 201 + image[::-1, :10]
         yield f"{name}, 4 bands", np.concatenate([image, image[:1]])[:, 3:9]
-    yield "one colour", np.full((3, 9, 9), 77, np.uint8)
+    yield "one color", np.full((3, 9, 9), 77, np.uint8)
 
 
 def delta_payloads() -> dict[str, str]:

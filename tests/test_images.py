@@ -272,7 +272,7 @@ def test_palette_png_with_and_without_transparency(bit_depth, interlaced, sides,
 
 @pytest.mark.parametrize("bit_depth", [8, 16])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_a_transparent_colour_is_alpha(channels, bit_depth):
+def test_a_transparent_color_is_alpha(channels, bit_depth):
     dtype = np.uint8 if bit_depth == 8 else np.uint16
     image = noise(3, 4, channels, dtype)
     key = image[1, 2].astype(">u2").tobytes()
@@ -538,7 +538,7 @@ def test_a_bigtiff_is_read_and_turned():
 
 
 @pytest.mark.parametrize("most", [255, 1, 65535])
-def test_a_tiff_whose_colours_have_8_bits_keeps_them(most):
+def test_a_tiff_whose_colors_have_8_bits_keeps_them(most):
     colors = np.random.default_rng(0).integers(0, most + 1, (3, 256))
     colors[0, 0] = most
     numbers = noise(5, 8, 1)
@@ -547,7 +547,7 @@ def test_a_tiff_whose_colours_have_8_bits_keeps_them(most):
     assert np.array_equal(decode_labels(data), numbers)
 
 
-def test_samples_besides_the_colours_are_no_labels():
+def test_samples_besides_the_colors_are_no_labels():
     with pytest.raises(ImageError, match="without labels"):
         decode_labels(tiff(8, 2, noise(5, 8, 4), extra=[(338, 3, [0])]))
 
@@ -749,8 +749,8 @@ SAMPLINGS = {
     "3x1": [(3, 1), (1, 1), (1, 1)],
     "1x3": [(1, 3), (1, 1), (1, 1)],
     "1x4": [(1, 4), (1, 2), (1, 2)],
-    "finer colours": [(1, 1), (2, 1), (1, 1)],
-    "colours of two kinds": [(2, 2), (2, 1), (1, 2)],
+    "finer colors": [(1, 1), (2, 1), (1, 1)],
+    "colors of two kinds": [(2, 2), (2, 1), (1, 2)],
     "twice as many of all": [(2, 1), (2, 1), (2, 1)],
     "grey of 2x2": [(2, 2)],
 }
@@ -795,7 +795,7 @@ def unusual_files():
     jpeg = saved(image, "JPEG")
     colors = np.random.default_rng(0).integers(1, 256, (3, 256))
     return {
-        "colours_of_8_bits.tif": (
+        "colors_of_8_bits.tif": (
             tiff(8, 3, image[:, :, :1], extra=[(320, 3, colors.ravel().tolist())]),
             colors.T[image[:, :, 0]].astype(np.uint8),
         ),

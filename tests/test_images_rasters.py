@@ -121,7 +121,7 @@ def test_a_compressed_tiff_is_read(compression: str | None, dtype: str) -> None:
     check(tif(image, compression=compression, tile=(32, 48), predictor=predictor), image)
 
 
-def test_colours_bands_and_alpha_of_a_tiff_are_told_apart() -> None:
+def test_colors_bands_and_alpha_of_a_tiff_are_told_apart() -> None:
     image = noise(5, 6, 5)
     rgb = {"photometric": "rgb"}
     check(tif(image[..., :3], **rgb), image[..., :3])
@@ -146,7 +146,7 @@ def test_colours_bands_and_alpha_of_a_tiff_are_told_apart() -> None:
 
 @needs("tifffile")
 @pytest.mark.parametrize("extra", [[0], [0, 0]])
-def test_bands_of_8_bits_beside_colours_are_kept_or_dropped(extra: list[int]) -> None:
+def test_bands_of_8_bits_beside_colors_are_kept_or_dropped(extra: list[int]) -> None:
     image = noise(5, 8, 3 + len(extra), dtype="uint8")
     data = tiff(8, 2, image, extra=[(338, 3, extra)])
     check(data, image)

@@ -120,7 +120,7 @@ def zoo() -> dict[str, bytes]:
         "noise of quality 100": encoded(
             np.random.default_rng(0).integers(0, 256, (90, 120, 3)).astype(np.uint8), quality=100, subsampling=0
         ),
-        "one colour": encoded(np.full((300, 500, 3), 77, np.uint8), quality=85),
+        "one color": encoded(np.full((300, 500, 3), 77, np.uint8), quality=85),
         "progressive": encoded(photograph, quality=85, progressive=True),
         "kept as RGB": encoded(photograph, quality=85, keep_rgb=True),
         "CMYK": cmyk.getvalue(),

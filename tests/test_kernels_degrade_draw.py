@@ -85,7 +85,7 @@ def check_noise(draws: Draws, number: int, gaussian: float, level: Span, scale: 
     draws.likely(f"noise {number}: kind", kind == steps.GAUSSIAN, gaussian)
     draws.uniform(f"noise {number}: level", 255 * sigma[kind == steps.GAUSSIAN], *level)
     draws.uniform(f"noise {number}: scale", sigma[kind == steps.POISSON], *scale)
-    draws.shares(f"noise {number}: colours", colors, {steps.GREY: grey, steps.COLOR: 1 - grey})
+    draws.shares(f"noise {number}: colors", colors, {steps.GRAY: grey, steps.COLOR: 1 - grey})
     assert not values.any()
 
 
@@ -112,7 +112,7 @@ def check_two_stages(draws: Draws, blur_p: float) -> None:
     levels, quality = draws.of[2][:, steps.SIGMA], draws.of[3][:, steps.QUALITY]
     draws.independent("levels", levels, draws.of[6][:, steps.SIGMA])
     draws.independent("level and quality", levels, quality)
-    draws.independent("neighbours", quality[:-1], quality[1:])
+    draws.independent("neighbors", quality[:-1], quality[1:])
 
 
 @pytest.mark.parametrize("name", ["real_esrgan", "neosr", "trainner_redux"])
@@ -153,7 +153,7 @@ def check_blur_of_bsrgan(draws: Draws, number: int, scale: int, chosen: NDArray[
 def check_levels(draws: Draws, number: int) -> None:
     """Compare noise of BSRGAN: whole levels, and the greatest one where it is correlated."""
     _, sigma, colors, _ = draws.done[number][:, 1:5].T
-    draws.shares(f"colours {number}", colors, {steps.COLOR: 2, steps.GREY: 2, steps.CORRELATED: 1})
+    draws.shares(f"colors {number}", colors, {steps.COLOR: 2, steps.GRAY: 2, steps.CORRELATED: 1})
     level = (255 * sigma).round(6)
     draws.shares(f"level {number}", level[colors != steps.CORRELATED], range(2, 26))
     assert set(level[colors == steps.CORRELATED]) == {25.0}
@@ -200,7 +200,7 @@ def test_bsrgan_plus() -> None:
             draws.likely(f"noise {number}", draws.of[number][:, steps.DONE] == 1, 0.1)
         poisson = draws.done[noise + 1]
         draws.uniform(f"values of {first}", np.log10(poisson[:, steps.VALUES]), 2, 4)
-        draws.likely(f"grey of {first}", poisson[:, steps.COLORS] == steps.GREY, 0.5)
+        draws.likely(f"grey of {first}", poisson[:, steps.COLORS] == steps.GRAY, 0.5)
     draws.check()
 
 

@@ -84,7 +84,7 @@ def cosines() -> np.ndarray:
     return found
 
 
-def quantised(plane: np.ndarray, table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def quantized(plane: np.ndarray, table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return a plane of whole blocks quantized, and of each block whether a coefficient is about halfway."""
     height, width = plane.shape
     blocks = plane.reshape(height // 8, 8, width // 8, 8).swapaxes(1, 2)
@@ -102,11 +102,11 @@ def diffjpeg(image: np.ndarray, quality: float) -> tuple[np.ndarray, np.ndarray]
     factor = 50 / quality if quality < 50 else 2 - quality / 50
     y, *colors = np.tensordot(TO_YCC, padded, 1)
     # Its table of luminance is transposed.
-    found, halfway = quantised(y - 128, LUMA.T * factor)
+    found, halfway = quantized(y - 128, LUMA.T * factor)
     ycc, changing = [found + 128], halfway.repeat(8, 0).repeat(8, 1)
     for plane in colors:
         means = plane.reshape(plane.shape[0] // 2, 2, plane.shape[1] // 2, 2).mean((1, 3))
-        found, halfway = quantised(means, COLOR * factor)
+        found, halfway = quantized(means, COLOR * factor)
         ycc.append(found.repeat(2, 0).repeat(2, 1))
         changing = changing | halfway.repeat(16, 0).repeat(16, 1)
     rgb = np.tensordot(TO_RGB, np.stack(ycc), 1).clip(0, 255) / 255

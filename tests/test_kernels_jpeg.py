@@ -174,7 +174,7 @@ def test_odd_scan_headers_and_strays_before_restart_markers_lose_nothing(subsamp
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_quantisation_that_is_missing_is_damage(number: int) -> None:
+def test_a_quantization_that_is_missing_is_damage(number: int) -> None:
     file = encoded(PHOTOGRAPHS[0][:64, :64])
     at = file.index(bytes([0xFF, 0xDB, 0, 67, number]))
     assert packed(file, 4) is not None

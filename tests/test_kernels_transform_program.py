@@ -169,7 +169,7 @@ def test_every_position_of_a_cutout_is_as_likely_as_any(seen: Seen) -> None:
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.5, 1.5), (1, 3)])
-def test_colours_change_by_even_factors(seen: Seen, low: float, high: float) -> None:
+def test_colors_change_by_even_factors(seen: Seen, low: float, high: float) -> None:
     factors = seen(np.full((1, 1), 20_000, np.uint16), T.ColorJitter((low, high)))[:, 0, 0] / 20_000
     assert stats.kstest((factors - low) / (high - low), "uniform").pvalue > LEAST_PROBABILITY
 
@@ -179,5 +179,5 @@ def test_colours_change_by_even_factors(seen: Seen, low: float, high: float) -> 
     [lambda p: T.ColorJitter((2, 2), p=p), lambda p: T.RandomSolarize(1, p), lambda p: T.GaussianNoise(0.2, 0, p=p)],
 )
 @pytest.mark.parametrize("p", [0.0, 0.3, 1.0])
-def test_colours_change_as_often_as_asked(seen: Seen, make: Any, p: float) -> None:
+def test_colors_change_as_often_as_asked(seen: Seen, make: Any, p: float) -> None:
     assert_share(seen(np.full((1, 1), 100, np.uint8), make(p))[:, 0, 0] != 100, p)

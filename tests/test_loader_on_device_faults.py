@@ -168,7 +168,7 @@ def test_a_transform_that_the_dataset_gets_later_is_refused(ds: LMDBDataset) -> 
         list(loader)
 
 
-def test_a_crop_behind_a_warp_and_colours_gives_one_size(tmp_path: Path) -> None:
+def test_a_crop_behind_a_warp_and_colors_gives_one_size(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     lmdbloader.write(({"image": rng.integers(0, 256, (24 + k, 32, 3), np.uint8)} for k in range(8)), tmp_path / "d")
     transforms = [T.RandomRotation(20), T.ColorJitter(0.1), T.RandomCrop(12)]

@@ -123,7 +123,7 @@ def test_random_permutations_of_powers_of_two_are_odd_half_of_the_time(count: in
 
 
 @pytest.mark.parametrize("count", [9, 64])
-def test_random_positions_and_neighbours_are_uniform(count: int) -> None:
+def test_random_positions_and_neighbors_are_uniform(count: int) -> None:
     epochs, positions = 4000, np.arange(count)
     at, after = np.zeros((count, count)), np.zeros((count, count))
     for epoch in range(epochs):

@@ -24,7 +24,7 @@ class WithSpeckles(ConvertOptions):
 
     speckles: int | None = opt(None, STORE, "speckles in an image, see {codec}", metavar="N", limits=(1, 9))
     note: str | None = opt(None, STORE, "a remark that the dataset records", metavar="TEXT")
-    tint: Literal["none", "sepia"] = opt("none", STORE, "colour of old photographs (default: none)")
+    tint: Literal["none", "sepia"] = opt("none", STORE, "color of old photographs (default: none)")
 
 
 @with_options(WithSpeckles)

@@ -86,7 +86,7 @@ def test_a_file_that_ends_before_its_last_page_is_found(page_nbytes: int, tmp_pa
         assert bool(page_problems(path)) == (length < len(data))
 
 
-def test_an_lmdb_is_recognised(file: Path, tmp_path: Path) -> None:
+def test_an_lmdb_is_recognized(file: Path, tmp_path: Path) -> None:
     assert lmdb_file(file) == lmdb_file(file.parent) == file
     (tmp_path / "data.mdb").write_bytes(b"x" * 5000)
     assert lmdb_file(tmp_path) is None

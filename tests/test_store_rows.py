@@ -83,6 +83,6 @@ def test_texts_of_ranges_are_pinned() -> None:
     assert text_of(others) == digest_of(others) == f"xxh3:{checksum(others.astype('<i8').tobytes()):016x}"
 
 
-def test_neighbours_join_without_an_array() -> None:
+def test_neighbors_join_without_an_array() -> None:
     assert join([range(10**12), range(10**12, 10**13), range(0)]) == range(10**13)
     assert join([range(9, 5, -2), range(5, 4, -1), range(3, 0, -2)]) == range(9, 0, -2)

@@ -43,7 +43,7 @@ def formula_luma(rgb: NDArray[np.uint8]) -> NDArray[np.float64]:
         ((0, 0, 255), 40.966),
     ],
 )
-def test_luma_of_pure_colours_is_matlabs(rgb: tuple[int, int, int], expected: float) -> None:
+def test_luma_of_pure_colors_is_matlabs(rgb: tuple[int, int, int], expected: float) -> None:
     image = np.array(rgb, np.uint8).reshape(3, 1, 1)
 
     assert luma(image).item() == pytest.approx(expected, abs=1e-9)

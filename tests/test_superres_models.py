@@ -33,9 +33,9 @@ def matlab_enlarge(plane: NDArray[np.float64], scale: int, axis: int) -> NDArray
     mirrored = [*range(length), *reversed(range(length))]
     rows = []
     for place in range(length * scale):
-        centre = (place + 0.5) / scale - 0.5
-        taps = range(int(np.floor(centre)) - 1, int(np.floor(centre)) + 3)
-        rows.append(sum(cubic(centre - tap) * plane[mirrored[tap % (2 * length)]] for tap in taps))
+        center = (place + 0.5) / scale - 0.5
+        taps = range(int(np.floor(center)) - 1, int(np.floor(center)) + 3)
+        rows.append(sum(cubic(center - tap) * plane[mirrored[tap % (2 * length)]] for tap in taps))
     return np.moveaxis(np.array(rows), 0, axis)
 
 

@@ -407,7 +407,7 @@ def test_the_last_table_scores_averaged_weights_the_mean_of_8_and_perceptual_met
     assert "pip install lpips piq" in capsys.readouterr().err
 
 
-def test_scores_on_rgb_are_those_of_the_colours_that_luma_gets_from_bicubic() -> None:
+def test_scores_on_rgb_are_those_of_the_colors_that_luma_gets_from_bicubic() -> None:
     pairs = make_pairs(2, size=24)
     model = build_model("srcnn915", 2)
     found = score_with(lambda lr: predict(model, lr), pairs, 2, {})

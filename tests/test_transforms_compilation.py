@@ -120,7 +120,7 @@ MOVES = (
 
 @pytest.mark.parametrize("late", MOVES, ids=repr)
 @pytest.mark.parametrize("early", [FLOAT32, T.ToDtype(torch.uint8, False), T.RandomErasing(), T.Cutout(2)], ids=repr)
-def test_transforms_that_move_or_colour_pixels_must_come_first(early: T.Transform, late: T.Transform) -> None:
+def test_transforms_that_move_or_color_pixels_must_come_first(early: T.Transform, late: T.Transform) -> None:
     name = type(late).__name__
     with pytest.raises(OptionError, match=f"^{name} after {type(early).__name__}: expected .* Change the order"):
         compile_program([early, late], [RGB])

@@ -121,8 +121,8 @@ def test_noise_is_as_strong_as_in_a_loader(tmp_path: Path) -> None:
         first, second = (part.double().numpy()[are_alike] / 65535 for part in (wanted, made))
         np.testing.assert_allclose(second.std((1, 2, 3)), first.std((1, 2, 3)), rtol=0.06, atol=1e-4)
         np.testing.assert_allclose(second.mean((1, 2, 3)), first.mean((1, 2, 3)), atol=0.02)
-        is_coloured = [np.ptp(part, 1).max((1, 2)) > 1e-4 for part in (first, second)]
-        np.testing.assert_array_equal(*is_coloured)
+        is_colored = [np.ptp(part, 1).max((1, 2)) > 1e-4 for part in (first, second)]
+        np.testing.assert_array_equal(*is_colored)
 
 
 @pytest.mark.parametrize("channels", [(), (3,)])

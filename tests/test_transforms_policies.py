@@ -114,7 +114,7 @@ def test_the_shares_of_augmix_are_those_of_a_dirichlet_distribution(alpha: float
     np.testing.assert_allclose(shares[1:4], expected, rtol=1e-6)
 
 
-def test_masks_follow_moves_and_are_left_alone_by_colours(tmp_path: Path) -> None:
+def test_masks_follow_moves_and_are_left_alone_by_colors(tmp_path: Path) -> None:
     labels = np.repeat(np.repeat(np.arange(36, dtype=np.uint8).reshape(6, 6), 8, 0), 8, 1)
     image = np.stack([labels * 7, 255 - labels * 5, labels], -1)
     declared = {"mask": fields.Mask(ignore_index=200)}

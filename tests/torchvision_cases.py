@@ -59,7 +59,7 @@ def case(name: str, *calls: Any, **options: Any) -> Case:
 
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-# One value in a hundred may be cut off to a neighbouring level: torch adds a multiple in one rounding.
+# One value in a hundred may be cut off to a neighboring level: torch adds a multiple in one rounding.
 COLORS: dict[str, Any] = {"off": 1, "share": 0.01}
 CASES = (
     case("crop", ("RandomCrop", 8)),

@@ -167,7 +167,7 @@ def run_rounds(stage: Stage, sizes: Sizes, tasks: Sequence[Task]) -> None:
                 runs[task.name].append({name: rounded(value) for name, value in run.items()})
                 print(f"{what}: {runs[task.name][-1]}", flush=True)
                 stage.put(f"{task.name} runs", runs[task.name])
-            summarise(stage, task, runs[task.name])
+            summarize(stage, task, runs[task.name])
 
 
 def attempt(
@@ -194,7 +194,7 @@ def attempt(
 # --- Comparing ---
 
 
-def summarise(stage: Stage, task: Task, runs: Sequence[dict[str, Any]]) -> None:
+def summarize(stage: Stage, task: Task, runs: Sequence[dict[str, Any]]) -> None:
     """Keep each feed's means, and how far each is from the folder's."""
     rows, compared = [], []
     for feed in task.feeds:
@@ -403,7 +403,7 @@ def prepare_classifier(stage: Stage, sizes: Sizes) -> Task:
         # Separate crops: with the same ones as above, chance would move both the same way.
         Feed("Loader, raw 256 px", lambda seed: loader(raw256, 1000 + seed, units, normalize)),
         Feed("planted: red and blue swapped", swapped, is_planted=True),
-        Feed("planted: not normalised", lambda seed: loader(original, seed, units), is_planted=True),
+        Feed("planted: not normalized", lambda seed: loader(original, seed, units), is_planted=True),
     ]
     scores = [("", by_pillow(stage, sizes, original.classes)), (" by Loader", by_loader(stage, sizes))]
 

@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def random_list(rng: np.random.Generator, *, with_color: bool) -> tuple[list[T.Transform], str]:
-    """Return random transforms, and the operation on colours among them or "geometry"; colours are left uint8."""
+    """Return random transforms, and the operation on colors among them or "geometry"; colors are left uint8."""
     found = [GEOMETRY[rng.integers(len(GEOMETRY))] for _ in range(rng.integers(0 if with_color else 1, 4))]
     if with_color:
         found.append(COLORS[rng.integers(len(COLORS))])
@@ -84,7 +84,7 @@ def equality(stage: Stage, device: torch.device) -> dict[str, Any]:
     apart: list[str] = []
     refused: Counter[str] = Counter()
     for seed in itertools.count():
-        if time.monotonic() > until or counts["geometry lists"] + counts["colours lists"] >= wanted:
+        if time.monotonic() > until or counts["geometry lists"] + counts["colors lists"] >= wanted:
             break
         rng = np.random.default_rng(seed)
         listed, kind = random_list(rng, with_color=seed % 2 == 1)
@@ -100,8 +100,8 @@ def equality(stage: Stage, device: torch.device) -> dict[str, Any]:
             continue
         far = max(difference(a, b.cpu()) for a, b in zip(here, there, strict=True))
         worst[kind] = max(worst.get(kind, 0.0), far)
-        counts[f"{'geometry' if kind == 'geometry' else 'colours'} lists"] += 1
-        counts["geometry equal" if kind == "geometry" else "colours within one level"] += far <= (kind != "geometry")
+        counts[f"{'geometry' if kind == 'geometry' else 'colors'} lists"] += 1
+        counts["geometry equal" if kind == "geometry" else "colors within one level"] += far <= (kind != "geometry")
         if far > (kind != "geometry"):
             apart.append(f"{far:g}: {listed}"[:200])
     return {**counts, "worst": worst, "apart": apart[:20], "refused": dict(refused.most_common(20))}

@@ -125,13 +125,13 @@ def open_loader(dataset: LMDBDataset, batch_size: int, **options: Any) -> Loader
 
 
 def image_transforms(size: int, dtype: torch.dtype) -> list[Transform]:
-    """Return the transforms of images: a random resized crop, a flip, the type, normalisation; uint8 is unchanged."""
+    """Return the transforms of images: a random resized crop, a flip, the type, normalization; uint8 is unchanged."""
     moved: list[Transform] = [RandomResizedCrop(size), RandomHorizontalFlip()]
     return moved if dtype == torch.uint8 else [*moved, ToDtype(dtype, scale=True), Normalize(MEAN, STD)]
 
 
-def normalise_there(device: torch.device) -> Callable[[Tensor, Tensor], Batch]:
-    """Return a function that makes normalised bfloat16 of uint8 images on the device."""
+def normalize_there(device: torch.device) -> Callable[[Tensor, Tensor], Batch]:
+    """Return a function that makes normalized bfloat16 of uint8 images on the device."""
     factor = torch.tensor([1 / (255 * std) for std in STD], device=device).view(1, 3, 1, 1)
     offset = torch.tensor([-mean / std for mean, std in zip(MEAN, STD, strict=True)], device=device).view(1, 3, 1, 1)
 
@@ -184,9 +184,9 @@ def loader_images(
     seed: int = 0,
     name: str | None = None,
 ) -> Feed:
-    """Return a Loader over images with labels: random crops and flips, normalised, channels last.
+    """Return a Loader over images with labels: random crops and flips, normalized, channels last.
 
-    With `dtype=torch.uint8` bytes are sent, and normalised on the device, to bfloat16.
+    With `dtype=torch.uint8` bytes are sent, and normalized on the device, to bfloat16.
     """
     dataset = LMDBDataset(path)
     loader = open_loader(
@@ -201,7 +201,7 @@ def loader_images(
     )
     feed = loader_feed(name or f"loader {path.name}", loader, device)
     if dtype == torch.uint8:
-        feed.finish = normalise_there(device)
+        feed.finish = normalize_there(device)
     return feed
 
 
@@ -224,7 +224,7 @@ def loader_pairs(
 class ClassFolders(Dataset[Any]):
     """JPEG files in class folders, made as most training scripts make them; classes are numbered by their names.
 
-    A sample is a normalised image (3, size, size) float32, and its label.
+    A sample is a normalized image (3, size, size) float32, and its label.
     """
 
     def __init__(self, folder: Path, size: int) -> None:
@@ -263,7 +263,7 @@ def folder_images(
     seed: int = 0,
     name: str = "folder",
 ) -> Feed:
-    """Return torch's DataLoader over class folders: Pillow, random windows and flips, normalised float32."""
+    """Return torch's DataLoader over class folders: Pillow, random windows and flips, normalized float32."""
     source = _dataloader(
         ClassFolders(folder, size), batch_size, workers, device, pinned=pinned, endless=endless, seed=seed
     )

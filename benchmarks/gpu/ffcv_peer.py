@@ -190,7 +190,7 @@ def image_loader(
         size: Height and width of the crops.
         workers: Threads; more than `threads()` are taken as that many.
         device: "cpu", "cuda" or "cuda:1".
-        dtype: Of the images: float32, float16 or bfloat16 (made of float16), or uint8: not normalised.
+        dtype: Of the images: float32, float16 or bfloat16 (made of float16), or uint8: not normalized.
         order: "quasi_random" shuffles within some pages at a time, which is for data that memory does not hold.
         channels_last: False: in torch's usual order, which takes FFCV one more copy.
         seed: Of the order; crops and flips differ from run to run.
@@ -215,18 +215,18 @@ def image_loader(
     mean, std = (np.array(values) * 255 for values in (MEAN, STD))
     # NormalizeImage looks its values up in a table of a NumPy type.
     table = np.float32 if dtype == torch.float32 else np.float16
-    is_normalised, into = dtype != torch.uint8, functools.partial(_operations().Into, dtype)
+    is_normalized, into = dtype != torch.uint8, functools.partial(_operations().Into, dtype)
     if where.type == "cuda":
         labels.append(ToDevice(where, non_blocking=True))
         images += [ToTensor(), ToDevice(where, non_blocking=True), ToTorchImage()]
-        if is_normalised and cuda_normalisation(device) != "cupy":
-            images.append(_operations().Normalise(mean, std, dtype, channels_last=channels_last))
+        if is_normalized and cuda_normalization(device) != "cupy":
+            images.append(_operations().Normalize(mean, std, dtype, channels_last=channels_last))
         else:
-            images += [NormalizeImage(mean, std, table)] if is_normalised else []
+            images += [NormalizeImage(mean, std, table)] if is_normalized else []
             if dtype == torch.bfloat16 or not channels_last:
                 images.append(into(channels_last=channels_last))
     else:
-        images += [NormalizeImage(mean, std, table)] if is_normalised else []
+        images += [NormalizeImage(mean, std, table)] if is_normalized else []
         images += [ToTensor(), ToTorchImage(channels_last=channels_last)]
         if dtype == torch.bfloat16:
             images.append(into(channels_last=channels_last))
@@ -300,8 +300,8 @@ def lengthen(loader: Any, length: int) -> None:
 
 
 @functools.cache
-def cuda_normalisation(device: str) -> str:
-    """Return "cupy" where FFCV's NormalizeImage works on a CUDA device, else "torch" and why: then we normalise there.
+def cuda_normalization(device: str) -> str:
+    """Return "cupy" where FFCV's NormalizeImage works on a CUDA device, else "torch" and why: then we normalize there.
 
     Its kernel is CuPy's, called on torch's stream by pytorch_pfn_extras; neither is needed for anything else.
     """
@@ -575,7 +575,7 @@ def _operations() -> Any:
         def fill(self, images: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
             return torch.mul(images, 1 / 255, out=out)
 
-    class Normalise(Into):
+    class Normalize(Into):
         """Replaces NormalizeImage if its kernel is missing."""
 
         def __init__(self, mean: np.ndarray, std: np.ndarray, dtype: torch.dtype, *, channels_last: bool) -> None:
@@ -593,6 +593,6 @@ def _operations() -> Any:
         pass
 
     found = Operations()
-    for operation in (ReadPatch, TurnPatch, Into, Scale, Normalise):
+    for operation in (ReadPatch, TurnPatch, Into, Scale, Normalize):
         setattr(found, operation.__name__, operation)
     return found

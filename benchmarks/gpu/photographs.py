@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def write_photos(folder: Path, num_train: int, num_val: int, workers: int) -> None:
-    """Write class folders of JPEGs of about 500 x 375 pixels: pieces of real photographs, scaled, flipped, coloured."""
+    """Write class folders of JPEGs of about 500 x 375 pixels: pieces of real photographs, scaled, flipped, colored."""
     parts = (("train", num_train), ("val", num_val))
     tasks = [(folder, part, number) for part, count in parts for number in range(count)]
     for part, name in ((part, name) for part, _ in parts for name in CLASSES):

@@ -1,4 +1,4 @@
-"""The charts of docs/benchmarks/gpu.md, as drawings that take the colours of a light or a dark page."""
+"""The charts of docs/benchmarks/gpu.md, as drawings that take the colors of a light or a dark page."""
 
 from __future__ import annotations
 

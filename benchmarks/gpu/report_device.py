@@ -86,8 +86,8 @@ def told_equal(results: Results) -> str | None:
         return None
     return (
         f"{number(found.get('geometry equal', 0))} of {number(found['geometry lists'])} random lists of geometry and"
-        f" values are equal bit for bit, {number(found.get('colours within one level', 0))} of"
-        f" {number(found.get('colours lists', 0))} with colours within one level"
+        f" values are equal bit for bit, {number(found.get('colors within one level', 0))} of"
+        f" {number(found.get('colors lists', 0))} with colors within one level"
     )
 
 

@@ -45,7 +45,7 @@ def cores(results: Results) -> str:
         " of little meaning for JPEG files, which are bounded by decoding). Medians of interleaved turns.",
         "`pairs_raw` and `pairs_lz4` are pairs of patches, stored as pixels and as lz4; `raw256` are photographs of at"
         " most 256 pixels, stored as pixels; `original` are the same photographs as JPEG files.",
-        "FFCV's images are cropped, flipped and normalised by its own operations. Its pairs are read by one compiled"
+        "FFCV's images are cropped, flipped and normalized by its own operations. Its pairs are read by one compiled"
         " operation written for this comparison, which only copies and mirrors them"
         + (", or turns them as the Loader does (`pairs, turned`)" if has_turned else "")
         + ". FFCV verifies no checksum, because it stores none. The Loader verifies every checksum, and applies one of"
@@ -264,6 +264,6 @@ def converted(results: Results) -> str:
         floats = first(rows, sent="float32", batch_size=row.get("batch_size"))
         faster = ratio(over(floats.get("ms"), row.get("ms")))
         lines.append([str(row.get("sent")), number(row.get("batch_size")), number(row.get("ms")), faster])
-    text = "Milliseconds until a batch of 224 pixels is on the device as normalised bfloat16, by the type that is sent."
+    text = "Milliseconds until a batch of 224 pixels is on the device as normalized bfloat16, by the type that is sent."
     head = ["sent", "images", "ms", "x as fast as float32"]
     return paragraphs("### Data type to send", text, table(head, lines)) if lines else ""

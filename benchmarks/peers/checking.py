@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from job import MEAN, STD, Job, Samples, blue_of
 
-# Of 255: JPEGs and resizing change colours a little.
+# Of 255: JPEGs and resizing change colors a little.
 _CLOSE = 6
 # How many flips, and how many unflipped, are few enough to mean that flips are not drawn at random.
 _FEW = 0.2
@@ -84,7 +84,7 @@ def _check_pairs(samples: Samples, whole: Batch) -> tuple[list[str], np.ndarray]
 
 
 def _check_crops(samples: Samples, whole: Batch) -> tuple[list[str], np.ndarray]:
-    """Return what is wrong, and of each sample whether it is mirrored and the colours at its edges."""
+    """Return what is wrong, and of each sample whether it is mirrored and the colors at its edges."""
     count = len(samples["index"])
     numbers = whole["index"].reshape(-1)
     mean, std = (np.array(values, np.float32)[:, None, None] * 255 for values in (MEAN, STD))

@@ -59,7 +59,7 @@ def open(job: Any, folder: Path, batch_size: int, workers: int, seed: int) -> ff
 
 
 def _finish() -> Any:
-    """Return an operation that mirrors half of the images, normalises them, and makes planes of them."""
+    """Return an operation that mirrors half of the images, normalizes them, and makes planes of them."""
     from ffcv.pipeline.allocation_query import AllocationQuery
     from ffcv.pipeline.compiler import Compiler
     from ffcv.pipeline.operation import Operation

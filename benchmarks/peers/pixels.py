@@ -79,14 +79,14 @@ def crop_batch(samples: Sequence[dict[str, Any]]) -> Batch:
 def crops_of(crops: Sequence[torch.Tensor], samples: Sequence[dict[str, Any]]) -> Batch:
     """Make a batch of images that are cropped: uint8, CHW. The rest is as in crop_batch."""
     image = torch.stack(list(crops)).to(torch.float32, memory_format=torch.contiguous_format)
-    batch: Batch = {"image": normalise(image)}
+    batch: Batch = {"image": normalize(image)}
     for name in ("index", "label"):
         batch[name] = torch.tensor([int(sample[name]) for sample in samples])
     return batch
 
 
-def normalise(image: torch.Tensor) -> torch.Tensor:
-    """Normalise float32 NCHW of 0 to 255, in place."""
+def normalize(image: torch.Tensor) -> torch.Tensor:
+    """Normalize float32 NCHW of 0 to 255, in place."""
     mean, std = (torch.tensor(values).view(1, 3, 1, 1) * 255 for values in (MEAN, STD))
     return image.sub_(mean).mul_(1 / std)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from pixels import SIZE, Batch, make_batch, normalise
+from pixels import SIZE, Batch, make_batch, normalize
 
 NAME = "SPDL"
 PACKAGES = ("spdl", "torchvision")
@@ -87,7 +87,7 @@ class Loader:
         return {
             "index": torch.from_numpy(self._arrays["index"][numbers]),
             "label": torch.from_numpy(self._arrays["label"][numbers]),
-            "image": normalise(image),
+            "image": normalize(image),
         }
 
 

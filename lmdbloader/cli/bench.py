@@ -11,7 +11,7 @@ from pathlib import Path
 from lmdbloader.base.units import PIXELS, REAL, WHOLE
 from lmdbloader.cli._numbers import number
 from lmdbloader.cli._streams import say
-from lmdbloader.errors import DestinationError
+from lmdbloader.errors import DestinationError, OptionError
 
 ORDER = 120
 HELP = "measure how fast batches are loaded, compared with other ways to load them"
@@ -82,6 +82,8 @@ def _crop(text: str) -> int | None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
+    if options.charts is not None and Path(options.charts).suffix.lower() != ".pdf":
+        raise OptionError(f"{options.charts}: expected a file name that ends in .pdf, the format of the charts")
     for name in (options.json, options.charts):  # before minutes are spent on measuring
         if name is not None and not Path(name).absolute().parent.is_dir():
             raise DestinationError(f"{name}: its folder does not exist. Create it first.")

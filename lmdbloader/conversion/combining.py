@@ -472,13 +472,13 @@ def _adapted(chunk: Chunk, part: Part, rows: I64) -> Chunk:
         columns["source"] = [f"{part.prefix}/{name}" for name in columns["source"]]
     for name, numbers in part.numbers.items():
         if name in payloads:
-            payloads[name] = _relabelled(part, name, rows, numbers)
+            payloads[name] = _relabeled(part, name, rows, numbers)
         else:
             columns[name] = _renumbered(part, name, rows, np.asarray(columns[name]), numbers)
     return Chunk(chunk.num_samples, payloads, columns)
 
 
-def _relabelled(part: Part, name: str, rows: I64, numbers: I64) -> Payloads:
+def _relabeled(part: Part, name: str, rows: I64, numbers: I64) -> Payloads:
     """Return the labels of boxes or points with new numbers; they are encoded again."""
     nbytes = part.reader.raw_nbytes(name, rows)
     data, starts = np.empty(int(nbytes.sum()), np.uint8), np.cumsum(nbytes) - nbytes

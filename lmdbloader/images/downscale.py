@@ -122,8 +122,8 @@ def _bicubic_weights(scale: int) -> tuple[int, tuple[int, ...], int]:
     >>> _bicubic_weights(2)
     (-3, (-3, -9, 29, 111, 111, 29, -9, -3), 256)
     """
-    centre = Fraction(scale - 1, 2)
-    weights = {place: _cubic((place - centre) / scale) / scale for place in range(-2 * scale, 3 * scale)}
+    center = Fraction(scale - 1, 2)
+    weights = {place: _cubic((place - center) / scale) / scale for place in range(-2 * scale, 3 * scale)}
     places = [place for place, weight in weights.items() if weight]
     denominator = math.lcm(*(weight.denominator for weight in weights.values()))
     taps = range(places[0], places[-1] + 1)

@@ -19,7 +19,7 @@ _ALPHA = b"urn:mpeg:mpegB:cicp:systems:auxiliary:alpha"
 _ORIENTATIONS = {None: (1, 8, 3, 6), 0: (4, 5, 2, 7), 1: (2, 7, 4, 5)}
 # JPEG XL: width for height, by the number of a ratio.
 _RATIOS = ((1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
-_GREY = 1
+_GRAY = 1
 
 
 def is_box_file(start: bytes) -> bool:
@@ -144,7 +144,7 @@ def read_jxl(data: memoryview, name: str) -> ImageHeader:
             start = start[4:] if kind == b"jxlp" else start  # after its number
         bits = _Bits(bytes(start[2:1024]))
         (height, width), orientation, is_odd, (is_float, depth) = bits.size(), 1, False, (False, 8)
-        num_more, has_alpha, is_grey = 0, False, False
+        num_more, has_alpha, is_gray = 0, False, False
         if not bits.take(1):
             if bits.take(1):
                 orientation = 1 + bits.take(3)
@@ -167,7 +167,7 @@ def read_jxl(data: memoryview, name: str) -> ImageHeader:
                 bits.take(1)
                 if not bits.take(1):
                     bits.take(1)
-                    is_grey = bits.enum() == _GREY
+                    is_gray = bits.enum() == _GRAY
     if is_odd:
         raise ImageError(name, "an animated JPEG XL file, or one with a preview; save it as a single image")
     if num_more != has_alpha:
@@ -179,7 +179,7 @@ def read_jxl(data: memoryview, name: str) -> ImageHeader:
 
     dtype = np.dtype(np.float32 if depth > 16 else np.float16) if is_float else np.dtype(f"u{1 + (depth > 8)}")
     height, width = (height, width) if orientation < 5 else (width, height)  # the decoder turns it
-    return ImageHeader(height, width, 1 if is_grey else 3, dtype, has_alpha, 1, decode)
+    return ImageHeader(height, width, 1 if is_gray else 3, dtype, has_alpha, 1, decode)
 
 
 def _full(values: Pixels, bits: int) -> Pixels:

@@ -28,7 +28,7 @@ from lmdbloader.images.header import ORIENTATION_TAG, ImageHeader, Pixels, find_
 GIF_SIGNATURES = (b"GIF87a", b"GIF89a")
 
 _GIF_EXTENSION, _GIF_IMAGE, _GIF_TRAILER = 0x21, 0x2C, 0x3B
-_GREY_MODES = frozenset({"1", "L", "I;16", "I;16B", "I;16L", "I;16N", "LA", "La"})
+_GRAY_MODES = frozenset({"1", "L", "I;16", "I;16B", "I;16L", "I;16N", "LA", "La"})
 _RGB_MODES = frozenset({"RGB", "RGBX", "RGBA", "RGBa", "P", "PA", "CMYK", "YCbCr"})
 _ALPHA_MODES = frozenset({"LA", "La", "RGBA", "RGBa", "PA"})
 _BITS_PER_SAMPLE_TAG, _PHOTOMETRIC_TAG = 258, 262
@@ -130,7 +130,7 @@ def _read_header(opener: Callable[..., ImageFile.ImageFile], kind: str, data: me
     return ImageHeader(
         height=height,
         width=width,
-        channels=1 if mode in _GREY_MODES else 3,
+        channels=1 if mode in _GRAY_MODES else 3,
         dtype=np.dtype(np.uint16) if mode.startswith("I;16") else np.dtype(np.uint8),
         alpha=mode in _ALPHA_MODES or transparency is not None,
         orientation=orientation,
@@ -179,7 +179,7 @@ def _unusable(image: ImageFile.ImageFile, kind: str, num_frames: int, data: memo
     """Return why no policy accepts an opened image, None if one does."""
     if num_frames != 1:
         return several_frames(kind, num_frames)
-    if image.mode not in _GREY_MODES | _RGB_MODES:
+    if image.mode not in _GRAY_MODES | _RGB_MODES:
         return (
             f"pixels of Pillow's mode {image.mode} are not supported; "
             "save it with 8 or 16 bits per sample as gray, RGB, palette or CMYK"
@@ -278,7 +278,7 @@ def _target_mode(image: Image.Image) -> str:
     mode, transparent = image.mode, "transparency" in image.info
     if mode.startswith("I;16"):
         return mode
-    if mode in _GREY_MODES:
+    if mode in _GRAY_MODES:
         return "LA" if transparent or mode in _ALPHA_MODES else "L"
     return "RGBA" if transparent or mode in _ALPHA_MODES else "RGB"
 

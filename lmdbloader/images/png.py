@@ -17,13 +17,13 @@ from lmdbloader.kernels import entries
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
-_GREY, _RGB, _PALETTE, _GREY_ALPHA, _RGB_ALPHA = 0, 2, 3, 4, 6
-_SAMPLES = {_GREY: 1, _RGB: 3, _PALETTE: 1, _GREY_ALPHA: 2, _RGB_ALPHA: 4}
+_GRAY, _RGB, _PALETTE, _GRAY_ALPHA, _RGB_ALPHA = 0, 2, 3, 4, 6
+_SAMPLES = {_GRAY: 1, _RGB: 3, _PALETTE: 1, _GRAY_ALPHA: 2, _RGB_ALPHA: 4}
 _BIT_DEPTHS = {
-    _GREY: (1, 2, 4, 8, 16),
+    _GRAY: (1, 2, 4, 8, 16),
     _RGB: (8, 16),
     _PALETTE: (1, 2, 4, 8),
-    _GREY_ALPHA: (8, 16),
+    _GRAY_ALPHA: (8, 16),
     _RGB_ALPHA: (8, 16),
 }
 # Adam7: the first row, the first column, and the steps between rows and columns of each pass.
@@ -38,7 +38,7 @@ _MOST_TEXT_NBYTES = 2**20
 # If rows and filtered rows share one memory, so many rows fit in before the filtered ones: the kernel does 8 at once.
 _ROWS_AHEAD = 8
 # Writing: the color type by the number of channels.
-_COLOR_TYPES = {1: _GREY, 3: _RGB}
+_COLOR_TYPES = {1: _GRAY, 3: _RGB}
 _MAX_SIDE = 2**31 - 1
 
 
@@ -66,16 +66,16 @@ def read_header(data: memoryview, name: str) -> ImageHeader:
         ImageError: It is cut short, animated or not valid PNG.
     """
     png = _read_chunks(data, name)
-    grey = png.color_type in (_GREY, _GREY_ALPHA)
+    gray = png.color_type in (_GRAY, _GRAY_ALPHA)
     return ImageHeader(
         height=png.height,
         width=png.width,
-        channels=1 if grey else 3,
+        channels=1 if gray else 3,
         dtype=np.dtype(np.uint16) if png.bit_depth == 16 else np.dtype(np.uint8),
-        alpha=png.color_type in (_GREY_ALPHA, _RGB_ALPHA) or png.transparency is not None,
+        alpha=png.color_type in (_GRAY_ALPHA, _RGB_ALPHA) or png.transparency is not None,
         orientation=png.orientation,
         decode=lambda: _finish(png, _decode(png)),
-        numbers=(lambda: _decode(png)) if png.color_type in (_GREY, _PALETTE) else None,
+        numbers=(lambda: _decode(png)) if png.color_type in (_GRAY, _PALETTE) else None,
         palette=lambda: png.palette if png.color_type == _PALETTE else b"",
     )
 
@@ -89,7 +89,7 @@ def read_first_chunk(data: memoryview, name: str) -> tuple[int, int, int, int]:
     if len(data) < 29 or bytes(data[12:16]) != b"IHDR":
         raise ImageError(name, "the PNG file starts without an IHDR")
     width, height, bit_depth, color_type, _ = _read_ihdr(data[16:29], name)
-    channels = 1 if color_type in (_GREY, _GREY_ALPHA) else 3
+    channels = 1 if color_type in (_GRAY, _GRAY_ALPHA) else 3
     return height, width, channels, 2 if bit_depth == 16 else 1
 
 
@@ -143,7 +143,7 @@ def _read_chunks(data: memoryview, name: str) -> _Png:
     if color_type == _PALETTE and (not palette or len(palette) % 3 or len(palette) > 768):
         raise ImageError(name, f"the PNG palette has {len(palette)} bytes; expected a multiple of 3, from 3 to 768")
     transparency = found.get(b"tRNS")
-    if transparency is not None and len(transparency) < {_GREY: 2, _RGB: 6}.get(color_type, 0):
+    if transparency is not None and len(transparency) < {_GRAY: 2, _RGB: 6}.get(color_type, 0):
         raise ImageError(name, f"the PNG tRNS chunk has only {len(transparency)} bytes")
     return _Png(
         name=name,
@@ -154,7 +154,7 @@ def _read_chunks(data: memoryview, name: str) -> _Png:
         color_type=color_type,
         interlaced=bool(interlace),
         palette=palette,
-        transparency=transparency if color_type in (_GREY, _RGB, _PALETTE) else None,
+        transparency=transparency if color_type in (_GRAY, _RGB, _PALETTE) else None,
         orientation=find_orientation(_exif_of(found), found.get(_XMP, b"")),
         image_chunks=tuple(image_chunks),
     )

@@ -23,7 +23,7 @@ NPY_SIGNATURE, EXR_SIGNATURE, DICOM_SIGNATURE, DICOM_AT = b"\x93NUMPY", b"v/1\x0
 _MOST_CHANNELS = 64
 _BITS, _PHOTOMETRIC, _NUM_SAMPLES, _EXTRA_SAMPLES, _SAMPLE_FORMAT, _IMAGE_DEPTH = 258, 262, 277, 338, 339, 32997
 _SAMPLE_FORMATS = {1: "uint", 2: "int", 3: "float", 4: "uint", 5: "complex", 6: "complex"}
-_GREYS, _BLACK_IS_ZERO, _RGB, _UNNAMED, _ALPHAS = (0, 1), 1, 2, 0, (1, 2)
+_GRAYS, _BLACK_IS_ZERO, _RGB, _UNNAMED, _ALPHAS = (0, 1), 1, 2, 0, (1, 2)
 # Pillow opens TIFFs of at most six samples.
 _MOST_OF_PILLOW = 6
 _EXR_DEEP_OR_PARTS, _EXR_HALF, _EXR_FLOAT = 0x1800, 1, 2
@@ -53,7 +53,7 @@ def read_tiff(data: memoryview, name: str) -> ImageHeader:
     if (tiff_values(data, _IMAGE_DEPTH) or (1,))[0] > 1:
         raise ImageError(name, "the TIFF file holds a volume; only images can be used")
     is_wide = max(bits) > 8 and (num_samples > 1 or bits[0] != 16)
-    are_bands = photometric in _GREYS and num_samples > 1 and not set(extra) & set(_ALPHAS)
+    are_bands = photometric in _GRAYS and num_samples > 1 and not set(extra) & set(_ALPHAS)
     if not is_wide and not are_bands and num_samples <= _MOST_OF_PILLOW and set(formats) <= {1, 4}:
         header = pillow.read_tiff(data, name)
         if _UNNAMED not in extra:

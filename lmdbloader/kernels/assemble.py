@@ -386,7 +386,7 @@ def _read_image(file, i, columns, verify, given, f, described, affine, geometry,
     channels, bits = _u8_of(columns, col.CHANNELS, i), _u8_of(columns, col.BITS, i)
     itemsize = bits // 8
     wanted = first[col.OUT_CHANNELS]
-    # Grey among colours becomes three times the same plane.
+    # Gray among colors becomes three times the same plane.
     if (channels != wanted and channels != 1) or bits != first[col.IN_BITS]:
         return num.CHANGED
     if np.float64(height) * width * (channels * itemsize) != raw or raw == 0:

@@ -127,7 +127,7 @@ squared_error = Entry("resize.downscale.squared_error(a: T[:], b: T[:]) -> i64",
 fill_uniform = Entry("degrade.random.fill_uniform(out: f32[:], key0: u64, key1: u64, first: i64)")
 fill_normal = Entry("degrade.random.fill_normal(out: f32[:], key0: u64, key1: u64, first: i64)")
 gaussian = Entry(
-    "degrade.noise.gaussian(image: f32[:], channels: i64, plane: i64, sigma: f64, grey: bool, speckle: bool,"
+    "degrade.noise.gaussian(image: f32[:], channels: i64, plane: i64, sigma: f64, gray: bool, speckle: bool,"
     " clipped: bool, key0: u64, key1: u64, work: u64[:])"
 )
 draw_mixture = Entry("degrade.noise.draw_mixture(level: f64, key0: u64, key1: u64, mixture: f64[:])")
@@ -136,7 +136,7 @@ correlated = Entry(
     " key0: u64, key1: u64, work: u64[:])"
 )
 poisson = Entry(
-    "degrade.noise.poisson(image: f32[:], channels: i64, plane: i64, scale: f64, photons: f64, grey: bool,"
+    "degrade.noise.poisson(image: f32[:], channels: i64, plane: i64, scale: f64, photons: f64, gray: bool,"
     " clipped: bool, key0: u64, key1: u64, work: u64[:])"
 )
 

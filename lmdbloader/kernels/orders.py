@@ -104,7 +104,7 @@ def permute(positions, n, seed, epoch, purpose, out):
 def read_lanes(positions, num_lanes, ends, firsts, seed, epoch, purpose, out):
     """Write the numbers at some positions of an order in lanes.
 
-    The numbers 0 ... n - 1 are divided into blocks of neighbours. The blocks, in a random order, are one sequence. It
+    The numbers 0 ... n - 1 are divided into blocks of neighbors. The blocks, in a random order, are one sequence. It
     is cut into lanes of equal length, to within one, and the lanes take turns: position p is in lane p % num_lanes.
     What a lane has of a block is shuffled.
 
@@ -136,7 +136,7 @@ def read_lanes(positions, num_lanes, ends, firsts, seed, epoch, purpose, out):
         begin = max(block_begin, lane_begin)
         length = min(ends[block], lane_end) - begin
         own_key = _mix(key + _GOLDEN * np.uint64(begin + 1))
-        # Between two neighbours in the epoch are num_lanes blocks: their own order may be a little less than uniform.
+        # Between two neighbors in the epoch are num_lanes blocks: their own order may be a little less than uniform.
         within = _permuted(place - begin, length, _num_bits(length), _PAIRS, own_key)
         out[i] = firsts[block] + begin - block_begin + within
 

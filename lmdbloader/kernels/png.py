@@ -22,8 +22,8 @@ _SAMPLES = 4
 def _unfilter_diagonals(typing_context, filtered, filtered_step, above, out, out_step, step, count):
     """Undo the filters of eight rows of pixels of 3 or 4 bytes at once, each row a pixel behind the row above it.
 
-    So all that a pixel depends on is in registers: its left neighbour is the row's own last pixel, and those above are
-    the last two pixels of the row above. Sub and Up are the Paeth filter with zeros for the other neighbours.
+    So all that a pixel depends on is in registers: its left neighbor is the row's own last pixel, and those above are
+    the last two pixels of the row above. Sub and Up are the Paeth filter with zeros for the other neighbors.
 
     Args:
         filtered: uint64 address of the first row's filter number; filtered_step: int64, from row to row.

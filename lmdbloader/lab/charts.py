@@ -26,7 +26,7 @@ except ModuleNotFoundError as error:
         'pip install "lmdbloader[report]", in a clone pip install ".[report]"'
     ) from error
 
-COLOURS: dict[LoaderKind, str] = {"lmdbloader": "#1763b6", "dataloader": "#c2571a", "folder": "#6b7280"}
+COLORS: dict[LoaderKind, str] = {"lmdbloader": "#1763b6", "dataloader": "#c2571a", "folder": "#6b7280"}
 _WIDTH, _HEIGHT = 9.0, 3.2
 # An axis is in powers of ten if its values differ by more.
 _WIDE = 20
@@ -60,7 +60,7 @@ class Curve:
     """
 
     label: str
-    colour: str
+    color: str
     points: Mapping[float, Sequence[float]]
 
 
@@ -81,7 +81,7 @@ def draw(study: Study) -> dict[str, Figure]:
             {
                 title: {
                     LOADER_NAMES[source].replace(" (", "\n("): {"": statistics.median(*panel[source].values())}
-                    for source in COLOURS
+                    for source in COLORS
                     if source in panel
                 }
                 for title, panel in sorted(panels.items())
@@ -90,9 +90,7 @@ def draw(study: Study) -> dict[str, Figure]:
         )
     elif panels:
         curves = {
-            title: [
-                Curve(LOADER_NAMES[source], COLOURS[source], panel[source]) for source in COLOURS if source in panel
-            ]
+            title: [Curve(LOADER_NAMES[source], COLORS[source], panel[source]) for source in COLORS if source in panel]
             for title, panel in sorted(panels.items())
         }
         label = "threads or worker processes" if by_workers else "samples in a batch"
@@ -125,7 +123,7 @@ def draw_lines(panels: Mapping[str, Sequence[Curve]], values: str, places: str) 
             below = [middle - min(turns) for middle, (_, turns) in zip(middles, points, strict=True)]
             above = [max(turns) - middle for middle, (_, turns) in zip(middles, points, strict=True)]
             axes.errorbar(
-                [xs.index(x) for x, _ in points], middles, (below, above), label=curve.label, color=curve.colour,
+                [xs.index(x) for x, _ in points], middles, (below, above), label=curve.label, color=curve.color,
                 marker="o", markersize=4, capsize=2,
             )  # fmt: skip
         axes.set_xticks(range(len(xs)), [f"{x:g}" for x in xs])

@@ -38,7 +38,7 @@ class Kinds:
 
     fixed: frozenset[str]
     objects: frozenset[str]
-    grey: frozenset[str]
+    gray: frozenset[str]
     nbytes: Mapping[str, int]
 
     @classmethod
@@ -61,10 +61,10 @@ class Kinds:
                 objects.add(name)
             elif len(types) == 1 and 0 not in next(iter(types))[1]:
                 fixed.add(name)
-        grey = {name for name in images if reader.extremes(name, "channels") == (1, 1)}
+        gray = {name for name in images if reader.extremes(name, "channels") == (1, 1)}
         outputs = dataset._open_batcher().pipeline.outputs if dataset.all_transforms else ()
         nbytes = {output.name: output.nbytes for output in outputs}
-        return cls(frozenset(fixed - objects), frozenset(objects), frozenset(grey), nbytes)
+        return cls(frozenset(fixed - objects), frozenset(objects), frozenset(gray), nbytes)
 
 
 def _array_types(reader: Reader, name: str) -> set[tuple[str, tuple[int, ...]]]:
@@ -124,7 +124,7 @@ def to_column(f: Field, values: Any, kinds: Kinds) -> pa.Array:
         return pa.array(values, pa.large_binary())
     if f.kind == "json":
         return ArrowPythonObjectArray.from_objects(list(values))
-    to_array = partial(_as_array, f, is_grey=f.name in kinds.grey)
+    to_array = partial(_as_array, f, is_gray=f.name in kinds.gray)
     if f.name in kinds.objects:
         return ArrowPythonObjectArray.from_objects([to_array(value) for value in values])
     if f.name in kinds.fixed and isinstance(values, torch.Tensor):
@@ -132,9 +132,9 @@ def to_column(f: Field, values: Any, kinds: Kinds) -> pa.Array:
     return ArrowVariableShapedTensorArray.from_numpy([to_array(value) for value in values])
 
 
-def _as_array(f: Field, values: torch.Tensor, *, is_grey: bool) -> npt.NDArray[Any]:
+def _as_array(f: Field, values: torch.Tensor, *, is_gray: bool) -> npt.NDArray[Any]:
     """Return a tensor as an array; channels of images are moved last, and those of gray images are removed."""
     array: npt.NDArray[Any] = values.numpy()
     if f.kind == "image":
-        array = array[..., 0, :, :] if is_grey and array.shape[-3] == 1 else np.moveaxis(array, -3, -1)
+        array = array[..., 0, :, :] if is_gray and array.shape[-3] == 1 else np.moveaxis(array, -3, -1)
     return np.ascontiguousarray(array)

@@ -138,7 +138,7 @@ def info(path: str | os.PathLike[str]) -> Summary:
         CorruptError: A file is cut short or damaged.
 
     >>> import tempfile, numpy, lmdbloader
-    >>> path = tempfile.mkdtemp() + "/grey"
+    >>> path = tempfile.mkdtemp() + "/gray"
     >>> written = lmdbloader.write(({"image": numpy.zeros((8, 6 + i), "uint8")} for i in range(3)), path)
     >>> (image,) = info(path).fields
     >>> image.height, image.width, image.channels

@@ -17,7 +17,7 @@ from torch import Tensor
 from lmdbloader.kernels.transform import opcodes as op
 
 F64 = npt.NDArray[np.float64]
-_GREY = np.array([0.2989, 0.587, 0.114], np.float32)[:, None, None]
+_GRAY = np.array([0.2989, 0.587, 0.114], np.float32)[:, None, None]
 _CONTRAST, _SATURATION, _STEPS = 1, 2, np.array(list(permutations(range(3))))  # the orders of these and brightness
 # Of `lmdbloader.kernels.degrade.blur`. The side is the largest at which 8 bits are blurred in whole numbers.
 _NOTHING, _LEAST_SIGMA, _MOST_IN_WHOLE = np.float32(1e-8), 1e-3, 33
@@ -82,10 +82,10 @@ def _jittered(pixels: Tensor, numbers: F64) -> Tensor:
     steps = np.take_along_axis(steps, np.argsort(ranks, 0, kind="stable"), 0)
     factors = numbers[count, op.COLOR_FACTORS + steps].astype(float if is_policy else np.float32)
     factors[(steps == _SATURATION) & (not is_color)] = 1
-    of_grey, of_mean = ((1 - factors) * (steps == step) for step in (_SATURATION, _CONTRAST))
+    of_gray, of_mean = ((1 - factors) * (steps == step) for step in (_SATURATION, _CONTRAST))
     threshold = np.where(numbers[:, op.COLOR_THRESHOLD] < 0, 65536, np.ceil(numbers[:, op.COLOR_THRESHOLD]))
-    table = _columns(pixels, *factors, *of_grey, *of_mean, numbers[:, op.COLOR_HUE], threshold)
-    values, shares = pixels.float(), _on(pixels, _GREY)
+    table = _columns(pixels, *factors, *of_gray, *of_mean, numbers[:, op.COLOR_HUE], threshold)
+    values, shares = pixels.float(), _on(pixels, _GRAY)
     for is_after in (False, True):
         if is_after and has_hue:
             _turn_hue(values, table[9], top)
@@ -101,12 +101,12 @@ def _jittered(pixels: Tensor, numbers: F64) -> Tensor:
 
 def _blend(values: Tensor, factors: Tensor, shares: Tensor, top: int, rounds_once: bool) -> None:
     """Multiply whole numbers, add multiples of their gray and of its mean, and cut them off, in place."""
-    grey = values
+    gray = values
     if values.shape[1] == 3:
         parts = values * shares
-        grey = (parts[:, :1] + parts[:, 1:2]).add_(parts[:, 2:]).trunc_()
-    mean = grey.mean((1, 2, 3), keepdim=True, dtype=torch.float64).float()
-    term = ((grey.double() if rounds_once else grey) * factors[1]).add_(mean * factors[2])
+        gray = (parts[:, :1] + parts[:, 1:2]).add_(parts[:, 2:]).trunc_()
+    mean = gray.mean((1, 2, 3), keepdim=True, dtype=torch.float64).float()
+    term = ((gray.double() if rounds_once else gray) * factors[1]).add_(mean * factors[2])
     values.mul_(factors[0]).add_(term).clamp_(0, top).trunc_()
 
 

@@ -21,7 +21,7 @@ _PEAKS = {torch.uint8: 255, torch.uint16: 65535, torch.float32: 255}
 _GAUSSIAN, _SHARP_SIZE, _SHARP_SIGMA = 0, 51, 8.0
 _SIDES = 16  # sides of a Fourier transform are multiples of this
 _SIZE_OF_EVERY = 25  # the side of BSRGAN's kernel for a blur that keeps every n-th pixel
-_GREY = (0.2989, 0.587, 0.114), (0.299, 0.587, 0.114)  # of Real-ESRGAN, of BSRGAN
+_GRAY = (0.2989, 0.587, 0.114), (0.299, 0.587, 0.114)  # of Real-ESRGAN, of BSRGAN
 # The cosine transform: orthonormal; and libjpeg's in whole numbers, the left half of its rows.
 _DCT = np.cos((2 * np.arange(8) + 1) * np.arange(8)[:, None] * math.pi / 16) / 2
 _DCT[0] /= math.sqrt(2)
@@ -188,13 +188,13 @@ def _noisy(image: Tensor, found: F64, seed: np.random.SeedSequence, generator: t
     kind, sigma, colors = (found[column] for column in (steps.KIND, steps.SIGMA, steps.COLORS))
     if sigma == 0:
         return image.clamp(0, 1)
-    key, is_grey = seed.generate_state(3, np.uint64), bool(colors == steps.GREY)
+    key, is_gray = seed.generate_state(3, np.uint64), bool(colors == steps.GRAY)
     generator.manual_seed(int(key[0]))
     if kind == steps.POISSON:
-        return _with_poisson(image, sigma, found[steps.VALUES], is_grey, generator)
+        return _with_poisson(image, sigma, found[steps.VALUES], is_gray, generator)
     image = image.clamp(0, 1) if kind == steps.SPECKLE else image
     is_correlated = bool(colors == steps.CORRELATED)
-    shape = (3 if is_correlated else 1 if is_grey else len(image), *image.shape[1:])
+    shape = (3 if is_correlated else 1 if is_gray else len(image), *image.shape[1:])
     noise = torch.randn(shape, generator=generator, device=image.device, dtype=image.dtype)
     if is_correlated:
         entries.draw_mixture(float(sigma), int(key[1]), int(key[2]), mixture := np.zeros(21))
@@ -204,13 +204,13 @@ def _noisy(image: Tensor, found: F64, seed: np.random.SeedSequence, generator: t
     return (image + (image * noise if kind == steps.SPECKLE else noise)).clamp(0, 1)
 
 
-def _with_poisson(image: Tensor, scale: float, photons: float, is_grey: bool, generator: torch.Generator) -> Tensor:
+def _with_poisson(image: Tensor, scale: float, photons: float, is_gray: bool, generator: torch.Generator) -> Tensor:
     """Add Poisson noise; see `poisson` in `lmdbloader.kernels.degrade.noise`."""
     if photons:
         image = (image * 255).clamp(0, 255).round() / 255
     base = image
-    if is_grey and len(image) == 3:
-        base = sum(share * plane for share, plane in zip(_GREY[int(photons > 0)], image[:, None], strict=True))
+    if is_gray and len(image) == 3:
+        base = sum(share * plane for share, plane in zip(_GRAY[int(photons > 0)], image[:, None], strict=True))
     levels = (base * 255).clamp(0, 255).round()
     base, number = levels / 255, torch.tensor(photons, dtype=torch.float32, device=image.device)
     if not photons:  # the number of levels, rounded up to a power of two, without waiting for the device

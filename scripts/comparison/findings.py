@@ -242,14 +242,14 @@ def shown_score(results: Results, model: str, value: float, *, is_difference: bo
 
 
 def _shown_interval(results: Results, model: str, found: Interval, *, is_difference: bool = False) -> str:
-    centre = shown_score(results, model, found.value, is_difference=is_difference)
+    center = shown_score(results, model, found.value, is_difference=is_difference)
     if found.low is None or found.high is None:
-        return centre
+        return center
     ends = [found.low, found.high]
     if results.setting(model).is_classifier and not is_difference:
         ends = [min(max(end, 0.0), 1.0) for end in ends]
     low, high = (shown_score(results, model, end, is_difference=is_difference) for end in ends)
-    return f"{centre} [{low.rsplit(' ', 1)[0]}, {high.rsplit(' ', 1)[0]}]"
+    return f"{center} [{low.rsplit(' ', 1)[0]}, {high.rsplit(' ', 1)[0]}]"
 
 
 # --- Words ---

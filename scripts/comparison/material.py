@@ -168,7 +168,7 @@ def make_photos(source: Path, folder: Path, *, say: Callable[[str], None]) -> Ph
     if held_out is None or training == source:
         training, held_out = _held_out_links(training, folder / "split")
     dataset, validation = folder / "photos.lmdb", folder / "photos-held-out.lmdb"
-    say(f"converting {counted(len(images_below(training)), 'labelled image')}")
+    say(f"converting {counted(len(images_below(training)), 'labeled image')}")
     lmdbloader.convert(training, dataset, layout="classes", write_mode="original")
     opened = lmdbloader.LMDBDataset(dataset)
     lmdbloader.convert(

@@ -12,7 +12,7 @@ from comparison.report import notes
 from comparison.results import Results
 from comparison.settings import ARMS, SWEEPS
 from lmdbloader.lab.arms import LOADER_NAMES
-from lmdbloader.lab.charts import COLOURS, Curve, draw_bars, draw_lines
+from lmdbloader.lab.charts import COLORS, Curve, draw_bars, draw_lines
 
 
 def page_of(results: Results) -> Page:
@@ -45,7 +45,7 @@ def _draw_runs(results: Results, model: str) -> Figure:
             for number, epoch in enumerate(run, 1):
                 scores.setdefault(number, []).append(epoch.score * (100 if is_classifier else 1))
         if scores:
-            curves.append(Curve(LOADER_NAMES[arm], COLOURS[arm], scores))
+            curves.append(Curve(LOADER_NAMES[arm], COLORS[arm], scores))
     return draw_lines({"": curves}, "% of images named right" if is_classifier else "dB of PSNR", "epoch")
 
 
@@ -58,7 +58,7 @@ def _draw_sweep(results: Results, model: str, name: str) -> Figure:
     for arm in ARMS:
         turns = {float(names.index(v.name)): (v.low, v.samples_per_s, v.high) for v in values if v.arm == arm}
         if turns:
-            curves.append(Curve(LOADER_NAMES[arm], COLOURS[arm], turns))
+            curves.append(Curve(LOADER_NAMES[arm], COLORS[arm], turns))
     figure = draw_lines({"": curves}, "samples/s of training", sweep.thing)
     figure.axes[0].set_xticks(range(len(names)), names)
     return figure

@@ -34,11 +34,11 @@ def mean(values: Sequence[float]) -> Interval:
     >>> found.value, round(found.high - found.value, 3)
     (2.0, 2.484)
     """
-    centre = fmean(values)
+    center = fmean(values)
     if len(values) < 2:
-        return Interval(centre, None, None)
+        return Interval(center, None, None)
     half = t_quantile(len(values) - 1) * stdev(values) / math.sqrt(len(values))
-    return Interval(centre, centre - half, centre + half)
+    return Interval(center, center - half, center + half)
 
 
 def difference(first: Sequence[float], second: Sequence[float]) -> Interval:
@@ -47,16 +47,16 @@ def difference(first: Sequence[float], second: Sequence[float]) -> Interval:
     >>> difference([1.0, 1.1, 1.2], [1.0, 1.1, 1.3]).contains_zero, difference([1.0, 1.1], [8.0, 8.1]).contains_zero
     (True, False)
     """
-    centre = fmean(first) - fmean(second)
+    center = fmean(first) - fmean(second)
     if min(len(first), len(second)) < 2:
-        return Interval(centre, None, None)
+        return Interval(center, None, None)
     variances = [stdev(values) ** 2 / len(values) for values in (first, second)]
     total = sum(variances)
     pairs = zip(variances, (first, second), strict=True)
     # Runs that are all the same leave no freedom to estimate, and an interval without width.
     spread = sum(variance**2 / (len(values) - 1) for variance, values in pairs)
     half = t_quantile(total**2 / spread) * math.sqrt(total) if spread else 0.0
-    return Interval(centre, centre - half, centre + half)
+    return Interval(center, center - half, center + half)
 
 
 def t_quantile(freedom: float) -> float:

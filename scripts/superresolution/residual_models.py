@@ -87,7 +87,7 @@ class RCAN(Upscaler):
 
 
 class SRVGG(nn.Module):
-    """Real-ESRGAN's SRVGGNetCompact (Wang et al. 2021): convolutions with PReLU, and a nearest-neighbour skip.
+    """Real-ESRGAN's SRVGGNetCompact (Wang et al. 2021): convolutions with PReLU, and a nearest-neighbor skip.
 
     Each pixel of the input, repeated, is added to the output. The last layer starts at zero, so the untrained network
     returns the nearest enlargement.

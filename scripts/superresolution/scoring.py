@@ -62,10 +62,10 @@ def score_with(
         large = enlarge(lr)
         scores = {"PSNR Y": psnr(large, hr, scale=scale), "SSIM Y": ssim(large, hr, scale=scale)}
         if len(hr) == 3:
-            colours = large if len(large) == 3 else merge_luma(bicubic(lr, scale), large)
-            scores["PSNR RGB"] = psnr(colours, hr, scale=scale, rgb=True)
-            scores["SSIM RGB"] = ssim(colours, hr, scale=scale, rgb=True)
-            scores |= {name: metric(colours, hr) for name, metric in perceptual.items()}
+            colors = large if len(large) == 3 else merge_luma(bicubic(lr, scale), large)
+            scores["PSNR RGB"] = psnr(colors, hr, scale=scale, rgb=True)
+            scores["SSIM RGB"] = ssim(colors, hr, scale=scale, rgb=True)
+            scores |= {name: metric(colors, hr) for name, metric in perceptual.items()}
         for name, value in scores.items():
             found.setdefault(name, []).append(value)
     return {name: fmean(values) for name, values in found.items()}

@@ -134,9 +134,9 @@ def _png() -> Iterator[Beast]:
     yield _refused("palette_transparent.png", _saved(palette, "PNG", transparency=3), "transparen|alpha")
     yield _refused("rgba.png", _saved(_image("RGBA"), "PNG"), "transparen|alpha")
     yield _refused("grey_alpha.png", _saved(_image("LA"), "PNG"), "transparen|alpha")
-    colour = _chunk(b"tRNS", struct.pack(">HHH", 1, 2, 3))
+    color = _chunk(b"tRNS", struct.pack(">HHH", 1, 2, 3))
     yield _refused(
-        "transparent_colour.png", _raw_png(HEIGHT, WIDTH, 8, 2, _unfiltered(rgb), more=colour), "transparen|alpha"
+        "transparent_color.png", _raw_png(HEIGHT, WIDTH, 8, 2, _unfiltered(rgb), more=color), "transparen|alpha"
     )
     yield _converted("interlaced.png", _raw_png(HEIGHT, WIDTH, 8, 2, _interlaced(rgb), interlaced=1), rgb)
     latin = _chunk(b"tEXt", "Author\0Mädchen für alles".encode("latin-1"))
@@ -229,8 +229,8 @@ def _others() -> Iterator[Beast]:
         lossless = _saved(rgb, "WEBP", lossless=True)
         yield _converted("plain.webp", lossless, rgb)
         yield _refused("cut.webp", lossless[:-30], "cut short")
-        colour_frames = [frame.convert("RGB") for frame in frames]
-        data = _saved(colour_frames[0], "WEBP", save_all=True, append_images=colour_frames[1:])
+        color_frames = [frame.convert("RGB") for frame in frames]
+        data = _saved(color_frames[0], "WEBP", save_all=True, append_images=color_frames[1:])
         yield _refused("animated.webp", data, "frame")
 
 

@@ -24,8 +24,8 @@ LAYOUTS: dict[str, str] = {
     "lmdb": "lmdbloader.conversion.sources.lmdbs",
     "tar": "lmdbloader.conversion.sources.tars",
 }
-# Images with masks or boxes are never guessed; they have more options, see `_list_labelled`.
-_LABELLED = ("masks", "coco", "yolo")
+# Images with masks or boxes are never guessed; they have more options, see `_list_labeled`.
+_LABELED = ("masks", "coco", "yolo")
 
 
 class Source(Protocol):
@@ -49,7 +49,7 @@ class Source(Protocol):
 
 def layout_names() -> tuple[str, ...]:
     """Return the names of all layouts."""
-    return (*LAYOUTS, *_LABELLED)
+    return (*LAYOUTS, *_LABELED)
 
 
 def list_sources(
@@ -93,7 +93,7 @@ def list_sources(
     if (hr is None) != (lr is None):
         raise OptionError(f"{both} go together: give the folders of both halves, or one folder as SRC")
     if hr is not None and lr is not None:
-        if layout in ("images", "classes", *_LABELLED):
+        if layout in ("images", "classes", *_LABELED):
             raise OptionError(f"{option('layout', layout)} with {both}: they make pairs")
         if src is not None:
             raise OptionError(f"{src} together with {both}: give either one folder or the two")
@@ -103,8 +103,8 @@ def list_sources(
         listing = match(hr, _list_half(hr, layout), *((low, _list_half(low, layout)) for low in lows))
     elif src is None:
         raise OptionError(f"nothing to convert: give {option('src')}, or {both}")
-    elif (labelled := _list_labelled(src, layout, masks, annotations, classes, skip)) is not None:
-        listing = labelled
+    elif (labeled := _list_labeled(src, layout, masks, annotations, classes, skip)) is not None:
+        listing = labeled
     else:
         asked = [_module(layout)] if layout != "auto" else _modules()
         module = next(m for m in asked if layout != "auto" or m.holds(src))
@@ -114,7 +114,7 @@ def list_sources(
     return replace(listing, in_process=is_here)
 
 
-def _list_labelled(
+def _list_labeled(
     src: Location,
     layout: str,
     masks: Location | None,

@@ -1,4 +1,4 @@
-"""From LLVM code to shared libraries: optimised for each target by LLVM, linked by zig's linker."""
+"""From LLVM code to shared libraries: optimized for each target by LLVM, linked by zig's linker."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def build(
         for target in missing:
             with tempfile.TemporaryDirectory(dir=out, prefix="building-") as folder:
                 compiled, library = Path(folder, "kernels.o"), Path(folder, target.file_name)
-                compiled.write_bytes(optimised(text, target))
+                compiled.write_bytes(optimized(text, target))
                 _link(library, compiled, target)
                 digests[target.file_name] = hashlib.sha256(library.read_bytes()).hexdigest()
                 report(f"{target.file_name}: {library.stat().st_size:,} bytes")
@@ -131,7 +131,7 @@ def best_here() -> Target:
     return fitting[-1]
 
 
-def optimised(text: str, target: Target) -> bytes:
+def optimized(text: str, target: Target) -> bytes:
     """Return the object file of a module's text for one target."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()

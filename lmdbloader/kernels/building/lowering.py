@@ -1,4 +1,4 @@
-"""Lowers kernels to LLVM IR that fits every target: Numba infers types and lowers, without wrappers or optimisation.
+"""Lowers kernels to LLVM IR that fits every target: Numba infers types and lowers, without wrappers or optimization.
 
 Numba's compiler is used as it is, with a context of its own. Each kernel becomes one module (a `Unit`), which names the
 kernels that it calls by stable names. Units are kept on disk by the sources of their modules and of all that these
@@ -58,7 +58,7 @@ class BuildError(Exception):
 
 
 class _Library(codegen.AOTCodeLibrary):
-    """Keeps Numba's code as it is: optimising it and linking it into each caller takes most of a compiler's time."""
+    """Keeps Numba's code as it is: optimizing it and linking it into each caller takes most of a compiler's time."""
 
     def add_llvm_module(self, module: Any) -> None:
         self._final_module.link_in(module)
@@ -138,7 +138,7 @@ class Lowering:
         module.kernel = self._kernel
 
     def lower(self, signatures: Sequence[tuple[str, Signature]]) -> str:
-        """Return the text of one LLVM module with an entry point for each (symbol, signature), not optimised."""
+        """Return the text of one LLVM module with an entry point for each (symbol, signature), not optimized."""
         entries, called = [], []
         for symbol, signature in signatures:
             module = importlib.import_module(f"{_PACKAGE.name}.kernels.{signature.module}")
@@ -195,7 +195,7 @@ class Lowering:
 
         values = [self._load(builder, t, word) for t in described.argtypes]
         status, result = context.call_conv.call_function(builder, callee, described.restype, described.argtypes, values)
-        # Always zero. Without a use of it the optimiser could silently remove an exception that a kernel raises;
+        # Always zero. Without a use of it the optimizer could silently remove an exception that a kernel raises;
         # `linking` looks for remaining ones.
         raised = builder.select(status.is_error, builder.ptrtoint(status.excinfoptr, _WORD), _WORD(0))
         builder.store(raised, builder.gep(function.args[0], [_WORD(NUM_RESULTS - 1)]))

@@ -1,6 +1,6 @@
 """Blur kernels as Real-ESRGAN and BSRGAN draw them, and the filter that applies them with a mirrored border.
 
-Sources: Gaussian, generalised Gaussian and plateau-shaped kernels of Liu et al., "Estimating generalized Gaussian blur
+Sources: Gaussian, generalized Gaussian and plateau-shaped kernels of Liu et al., "Estimating generalized Gaussian blur
 kernels" (2020), and the circular low-pass filter, in the forms of BasicSR's `degradations.py`.
 """
 
@@ -54,7 +54,7 @@ def _sinc(omega, r):
 
 @kernel
 def make_kernel(shape, size, first, second, angle, beta, weights):
-    """Write a normalised blur kernel.
+    """Write a normalized blur kernel.
 
     Args:
         shape: GAUSSIAN ... SINC.
@@ -116,7 +116,7 @@ def _mirror(size, step, weights):
 
 @kernel
 def gaussian_row(size, sigma, weights):
-    """Write the normalised weights of a Gaussian kernel in one direction, `row_length` values."""
+    """Write the normalized weights of a Gaussian kernel in one direction, `row_length` values."""
     half, total = size // 2, 0.0
     scale = -0.5 / (max(sigma, _LEAST_SIGMA) * max(sigma, _LEAST_SIGMA))
     for x in range(size):

@@ -104,15 +104,15 @@ def _resize(found, image, out, channels, height, width, rooms):
 def _add_noise(found, image, channels, plane, key0, key1, rooms):
     work = u64_at(rooms[NOISE], noise.POISSON_ROOM)
     sigma, colors = found[steps.SIGMA], np.int64(found[steps.COLORS])
-    grey, speckle = colors == steps.GREY, found[steps.KIND] == steps.SPECKLE
+    gray, speckle = colors == steps.GRAY, found[steps.KIND] == steps.SPECKLE
     if sigma == 0.0:
         noise.clip(part(image, 0, channels * plane))
     elif found[steps.KIND] == steps.POISSON:
-        noise.poisson(image, channels, plane, sigma, found[steps.VALUES], grey, True, key0, key1, work)
+        noise.poisson(image, channels, plane, sigma, found[steps.VALUES], gray, True, key0, key1, work)
     elif colors == steps.CORRELATED:
         noise.correlated(image, channels, plane, sigma, speckle, True, key0, key1, work)
     else:
-        noise.gaussian(image, channels, plane, sigma, grey, speckle, True, key0, key1, work)
+        noise.gaussian(image, channels, plane, sigma, gray, speckle, True, key0, key1, work)
 
 
 @kernel

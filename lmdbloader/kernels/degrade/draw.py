@@ -136,7 +136,7 @@ def _draw_noise(step, words, more, walk, found):
         kind = steps.POISSON
     colors, which = steps.COLOR, unit(words[2])
     if which < step[steps.GRAY_P]:
-        colors = steps.GREY
+        colors = steps.GRAY
     elif which < step[steps.GRAY_P] + step[steps.CORRELATED_P] and kind != steps.POISSON:
         colors = steps.CORRELATED
     low, high = step[steps.LEAST_NOISE], step[steps.MOST_NOISE]

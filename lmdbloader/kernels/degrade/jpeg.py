@@ -1,6 +1,6 @@
 """What JPEG compression does to an image: libjpeg's with all its rounding, and DiffJPEG's, which Real-ESRGAN has.
 
-Sources: ITU-T T.81, Annex K, for the tables and T.871 for the colours; libjpeg's downsampling, edges and tables of a
+Sources: ITU-T T.81, Annex K, for the tables and T.871 for the colors; libjpeg's downsampling, edges and tables of a
 quality; BasicSR's `DiffJPEG` without its differentiable rounding.
 """
 
@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 from lmdbloader.kernels.degrade.jpeg_tables import COLOR, LUMINANCE, TO_RGB, TO_YCC, TO_YCC_BITS
 from lmdbloader.kernels.degrade.lanes import load_rows, store_rows
 from lmdbloader.kernels.jpeg.color import write_pixels
-from lmdbloader.kernels.jpeg.fdct import quantise_block
+from lmdbloader.kernels.jpeg.fdct import quantize_block
 from lmdbloader.kernels.jpeg.idct import fill_block, has_others, transform_block, transposed
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.memory import f32_at, load_u16, part, u8_at, u16_at
@@ -28,7 +28,7 @@ _COSINES = (
 
 
 _SLACK = 64
-# Quantisation, addends and inverses of two tables, and a block.
+# Quantization, addends and inverses of two tables, and a block.
 _ADDS_AT, _INVERSES_AT, _BLOCK_AT, _FREE_AT = 256, 768, 1280, 1408
 
 
@@ -47,7 +47,7 @@ def _aligned(address):
 
 @kernel
 def _set_table(quality, basic, scale, added, inverse):
-    """Set libjpeg's quantisation of a quality, and what `quantise_block` needs of it."""
+    """Set libjpeg's quantization of a quality, and what `quantize_block` needs of it."""
     percent = 5000 // quality if quality < 50 else 200 - 2 * quality
     for k in range(64):
         step = min(max((np.int64(basic[k]) * percent + 50) // 100, 1), 255)
@@ -96,7 +96,7 @@ def _read_planes(source, channels, height, width, halves, rows, planes, wide, co
         source, channels, height, width, halves: As in `compress_libjpeg`.
         rows: Scratch, float32 (3 * wide,).
         planes: uint8, rows of `wide` values of luminance; the last one of an odd number may be repeated.
-        color: (where colour begins in planes, values of its rows, of its planes).
+        color: (where color begins in planes, values of its rows, of its planes).
     """
     begin, color_wide, color_plane = color
     first, second, mean = part(rows, 0, wide), part(rows, wide, wide), part(rows, 2 * wide, color_wide)
@@ -119,7 +119,7 @@ def _read_planes(source, channels, height, width, halves, rows, planes, wide, co
 
 @kernel
 def _pass_blocks(plane, height, tall, wide, tables, number):
-    """Repeat the last row of a plane down to whole blocks, quantise the blocks and transform them back in place."""
+    """Repeat the last row of a plane down to whole blocks, quantize the blocks and transform them back in place."""
     for y in range(height, tall):
         above, below = part(plane, (height - 1) * wide, wide), part(plane, y * wide, wide)
         for x in range(wide):
@@ -129,7 +129,7 @@ def _pass_blocks(plane, height, tall, wide, tables, number):
     for y in range(0, tall, 8):
         for x in range(0, wide, 8):
             at = plane.ctypes.data + np.uint64(y * wide + x)
-            quantise_block(at, np.uint64(wide), added, inverse, block)
+            quantize_block(at, np.uint64(wide), added, inverse, block)
             if has_others(block):
                 transform_block(block, scale, at, np.uint64(wide), np.int64(8))
             else:
@@ -145,7 +145,7 @@ def compress_libjpeg(source, channels, height, width, quality, halves, out, work
         source: float32 (channels * height * width,) of 0 to 1, which is rounded to 8 bits, halves to even.
         channels, height, width: 3 (RGB) or 1, the size.
         quality: 1 to 100.
-        halves: Whether colour has half as many rows and columns (4:2:0, as libraries usually save); else 4:4:4.
+        halves: Whether color has half as many rows and columns (4:2:0, as libraries usually save); else 4:4:4.
         out: float32, filled with 8-bit values over 255; it may be the source.
         work: uint8, scratch, as long as `degrade_jpeg_room` says.
     """
@@ -219,7 +219,7 @@ def _from_frequencies(builder, rows):
 
 @intrinsic
 def _pass_floats(typing_context, block, step, table):
-    """Transform 8 x 8 float32, quantise them by a table, halves to even, and transform them back in place.
+    """Transform 8 x 8 float32, quantize them by a table, halves to even, and transform them back in place.
 
     Args:
         block: uint64 address; step: bytes from one row to the next, int64.
@@ -282,7 +282,7 @@ def _repeat(row, out):
 
 @kernel
 def _read_strip(source, channels, height, width, top, luminance, color, lines, wide):
-    """Fill a strip of sixteen rows with an image as YCbCr, black outside of it; of colour the means of four."""
+    """Fill a strip of sixteen rows with an image as YCbCr, black outside of it; of color the means of four."""
     green, blue = (height * width, 2 * height * width) if channels == 3 else (np.int64(0), np.int64(0))
     for y in range(16):
         given, row = (width, (top + y) * width) if top + y < height else (np.int64(0), np.int64(0))
@@ -305,7 +305,7 @@ def compress_diffjpeg(source, channels, height, width, quality, out, work):
 
     Args:
         source: float32 (channels * height * width,) of 0 to 1.
-        channels, height, width: 3 (RGB) or 1, of which grey RGB's first channel is made; the size.
+        channels, height, width: 3 (RGB) or 1, of which gray RGB's first channel is made; the size.
         quality: float64, above 0 and below 100.
         out: float32, filled with 0 to 1; it may be the source.
         work: uint8, scratch, as long as `degrade_jpeg_room` says.
@@ -321,7 +321,7 @@ def compress_diffjpeg(source, channels, height, width, quality, out, work):
     room = f32_at(tables_at + np.uint64(512), 28 * wide)
     luminance, color, lines = part(room, 0, 16 * wide), part(room, 16 * wide, 8 * wide), part(room, 24 * wide, 4 * wide)
     for x in range(2 * wide):
-        lines[x] = 0  # which is the colour of grey
+        lines[x] = 0  # which is the color of gray
     for top in range(0, height, 16):
         _read_strip(source, channels, height, width, top, luminance, color, lines, wide)
         _pass_strip(luminance, wide, tables_at)

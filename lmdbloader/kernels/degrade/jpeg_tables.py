@@ -1,4 +1,4 @@
-"""The numbers of JPEG that Python and kernels share: tables of quantisation, and colours."""
+"""The numbers of JPEG that Python and kernels share: tables of quantization, and colors."""
 
 from __future__ import annotations
 

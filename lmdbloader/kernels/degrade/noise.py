@@ -1,7 +1,7 @@
 """Noise on float32 images: Gaussian, speckle, correlated between the channels, and Poisson.
 
 An image is a flat array of planes, values 0 to 1. The noise is a function of the key; what a step draws besides, such
-as sigma, its caller draws. Noise of one colour each is noise in grey on an image of one long plane.
+as sigma, its caller draws. Noise of one color each is noise in gray on an image of one long plane.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ def _add(image, noise, speckle, clipped):
 
 
 @kernel
-def gaussian(image, channels, plane, sigma, grey, speckle, clipped, key0, key1, work):
+def gaussian(image, channels, plane, sigma, gray, speckle, clipped, key0, key1, work):
     """Add Gaussian noise.
 
     Args:
         image: float32, changed.
         channels, plane: Of the image; a plane's number of values.
         sigma: float64, for values from 0 to 1.
-        grey: Whether all channels have the same noise.
+        gray: Whether all channels have the same noise.
         speckle: Whether the noise is multiplied by the image.
         clipped: Whether the image is clipped, after the noise; before speckle, too.
         key0, key1: uint64.
@@ -67,7 +67,7 @@ def gaussian(image, channels, plane, sigma, grey, speckle, clipped, key0, key1, 
     """
     if speckle and clipped:
         clip(part(image, 0, channels * plane))
-    if not grey:
+    if not gray:
         channels, plane = 1, channels * plane
     noise, factor = f32_at(_at(work, 0), CHUNK), np.float32(sigma)
     for at in range(0, plane, CHUNK):
@@ -188,12 +188,12 @@ def correlated(image, channels, plane, level, speckle, clipped, key0, key1, work
 
 @kernel
 def _find_levels(image, at, channels, plane, red, values, levels):
-    """Find the levels of 8 bits of a chunk: of its values, or of the grey of several channels.
+    """Find the levels of 8 bits of a chunk: of its values, or of the gray of several channels.
 
     Args:
         image, channels, plane: The image.
         at: Where the chunk begins in a plane.
-        red: float32, what red counts for in the grey of three channels; the grey of other numbers is their mean.
+        red: float32, what red counts for in the gray of three channels; the gray of other numbers is their mean.
         values: float32, work, as many as levels.
         levels: int32, filled.
     """
@@ -225,7 +225,7 @@ def round_to_levels(values):
 
 @kernel
 def _mark_levels(image, channels, plane, red, work, present):
-    """Mark the levels that occur in an image or its grey, and return how many there are."""
+    """Mark the levels that occur in an image or its gray, and return how many there are."""
     for level in range(LEVELS):
         present[level] = 0
     for at in range(0, plane, CHUNK):
@@ -240,7 +240,7 @@ def _mark_levels(image, channels, plane, red, work, present):
 
 
 @kernel
-def poisson(image, channels, plane, scale, photons, grey, clipped, key0, key1, work):
+def poisson(image, channels, plane, scale, photons, gray, clipped, key0, key1, work):
     """Add Poisson noise: scale * (Poisson(x * photons) / photons - x), x being the image rounded to 8 bits.
 
     Args:
@@ -249,7 +249,7 @@ def poisson(image, channels, plane, scale, photons, grey, clipped, key0, key1, w
         scale: float64.
         photons: float64, up to 12287, of white: the image itself is rounded, as BSRGAN does. If 0, the number of
             different values of x, rounded up to a power of two, as Real-ESRGAN counts.
-        grey: Whether all channels have the same noise: that of their grey, which is x then.
+        gray: Whether all channels have the same noise: that of their gray, which is x then.
         clipped: Whether the image is clipped afterwards.
         key0, key1: uint64.
         work: (POISSON_ROOM,) uint64.
@@ -257,7 +257,7 @@ def poisson(image, channels, plane, scale, photons, grey, clipped, key0, key1, w
     rounded = photons > 0.0
     if rounded:
         round_to_levels(part(image, 0, channels * plane))
-    if not grey:
+    if not gray:
         channels, plane = 1, channels * plane
     red = np.float32(0.299 if rounded else 0.2989)  # as each of them has it
     noise, counts = f32_at(_at(work, 0), CHUNK), i32_at(_at(work, 2 * _LEVELS), CHUNK)

@@ -5,7 +5,7 @@ which passes BigCrush: its products of 32 bits are vector instructions everywher
 Philox4x64 and other hashes of counters need, are not. The position is the lower half of the counter; the key has 128
 bits, of which Philox takes the first 64 as its key and the others as the upper half of the counter.
 
-Numbers come in chunks: positions that are CHUNK apart. The blocks of a chunk lie across it, so that neighbours are
+Numbers come in chunks: positions that are CHUNK apart. The blocks of a chunk lie across it, so that neighbors are
 computed side by side.
 """
 

@@ -34,7 +34,7 @@ ROUNDS, BY_FACTOR, ANTIALIAS, KEEPS, CLIPS, EVERY_P, EVERY, LEAST_EVERY, MOST_EV
 OF_IMAGE, OF_RESULT = range(2)
 NUM_MODES = 8
 
-# NOISE: probabilities of Gaussian and of Poisson noise, else speckle; of grey noise, and of one that is correlated
+# NOISE: probabilities of Gaussian and of Poisson noise, else speckle; of gray noise, and of one that is correlated
 # between channels; the range of the standard deviation in 255ths, whether it is whole; the range of Poisson's scale; of
 # the logarithm (base 10) of its values, both 0 if these are those of the image.
 GAUSSIAN_P, POISSON_P, GRAY_P, CORRELATED_P, LEAST_NOISE, MOST_NOISE, IS_WHOLE = range(2, 9)
@@ -54,12 +54,12 @@ KIND, SIGMA, COLORS, VALUES = range(1, 5)
 QUALITY, ARITHMETIC_OF = range(1, 3)
 NUM_DRAWN = 7
 GAUSSIAN, POISSON, SPECKLE = range(3)
-COLOR, GREY, CORRELATED = range(3)
+COLOR, GRAY, CORRELATED = range(3)
 # A mode after those of `resample`: a blur that keeps every n-th pixel.
 EVERY_NTH = NUM_MODES
 
 # How far numbers may walk from one frame of a window to the next: standard deviations of blurs, their angle, the
-# exponents of generalised and of plateau kernels, and the cutoff of low-pass filters; the factor of a resize; the
+# exponents of generalized and of plateau kernels, and the cutoff of low-pass filters; the factor of a resize; the
 # standard deviation of noise in 255ths, and Poisson's scale; the quality.
 SIGMA_STEP, ANGLE_STEP, GENERALIZED_STEP, PLATEAU_STEP, OMEGA_STEP = range(5)
 RESIZE_STEP, NOISE_STEP, SCALE_STEP, QUALITY_STEP = range(5, 9)

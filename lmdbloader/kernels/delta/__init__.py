@@ -1,1 +1,1 @@
-"""The codec `delta` in compiled code: pixels predicted from their neighbours, and differences in fixed codes."""
+"""The codec `delta` in compiled code: pixels predicted from their neighbors, and differences in fixed codes."""

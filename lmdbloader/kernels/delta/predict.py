@@ -1,4 +1,4 @@
-"""Rows of pixels predicted from the row above and the left neighbour, and back.
+"""Rows of pixels predicted from the row above and the left neighbor, and back.
 
 A prediction is h(row above) plus a running sum, so that a row becomes differences, and differences a row, sixteen
 bytes at a time. All sums wrap around.
@@ -129,7 +129,7 @@ def _undo(plane, height, width, predictor, left, gradient, smoothed):
             carry = gradient(here, there, _U(0), blocks)
         else:
             carry = smoothed(here, there, _U(0), blocks)
-            if done == width:  # the last pixel has no right neighbour
+            if done == width:  # the last pixel has no right neighbor
                 row[width - 1] = carry + np.uint64(estimate(above, width - 1, width, predictor))
         for x in range(done, width):
             carry += np.uint64(row[x])

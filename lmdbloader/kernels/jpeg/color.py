@@ -1,6 +1,6 @@
-"""From the planes of a decoded JPEG to pixels: colour samples interpolated, colours converted, images turned upright.
+"""From the planes of a decoded JPEG to pixels: color samples interpolated, colors converted, images turned upright.
 
-Sources: ITU-T T.871 for the colours; the interpolation of colour samples (3/4 of the nearer, 1/4 of the farther one in
+Sources: ITU-T T.871 for the colors; the interpolation of color samples (3/4 of the nearer, 1/4 of the farther one in
 each direction that has half of them) and all rounding as libjpeg does it, so that pixels are the same bit for bit.
 """
 
@@ -18,7 +18,7 @@ from lmdbloader.kernels.runtime.memory import u8_at, u16_at
 from lmdbloader.kernels.runtime.symbols import memcpy
 
 _LANES = 16
-# Narrower colour planes than this are repeated, not interpolated.
+# Narrower color planes than this are repeated, not interpolated.
 _LEAST_INTERPOLATED = 3
 _HALF = 1 << 15
 # 1.402, 1.772, 0.344136 and 0.714136 in 16 bits of fraction.
@@ -105,7 +105,7 @@ def _widen_sixteen(typing_context, source, out):
 def _spread(shift: int, even: int, odd: int) -> Any:
     @intrinsic
     def spread(typing_context, before, here, behind, out):
-        """Write two bytes for each of sixteen int16: 3/4 of it and 1/4 of its neighbour before, then behind it."""
+        """Write two bytes for each of sixteen int16: 3/4 of it and 1/4 of its neighbor before, then behind it."""
 
         def generate(context, b, signature, arguments):
             before, here, behind = (_loaded(b, address, 16, is_signed=True) for address in arguments[:3])
@@ -130,7 +130,7 @@ _spread_across, _spread_blended = _spread(2, 1, 2), _spread(4, 8, 7)
 
 @kernel
 def _upsample(plane, step, height, width, origin, y, left, right, halves, line_at, out_at):
-    """Interpolate one row of a colour plane.
+    """Interpolate one row of a color plane.
 
     Args:
         plane, step: Address of its decoded part, bytes to the next row.
@@ -170,7 +170,7 @@ def _upsample(plane, step, height, width, origin, y, left, right, halves, line_a
         for x in range(count):
             out[2 * x] = out[2 * x + 1] = near_row[first - origin[1] + x]
         return out_at + np.uint64(left % 2)
-    # With a neighbour on each side, which at the edges of the image is the value itself.
+    # With a neighbor on each side, which at the edges of the image is the value itself.
     begin, end = max(first - 1, 0), min(last + 1, width - 1)
     values = end - begin + 1
     at = np.uint64(begin - origin[1])
@@ -197,12 +197,12 @@ def _upsample(plane, step, height, width, origin, y, left, right, halves, line_a
 
 @kernel
 def write_pixels(planes, image, halves, window, lines, out):
-    """Write a window of a decoded JPEG as planes (C, h, w) of grey or RGB.
+    """Write a window of a decoded JPEG as planes (C, h, w) of gray or RGB.
 
     Args:
         planes: As `planes_at` returns them, of the whole size.
         image: (height, width, components) of the whole image.
-        halves: Whether there are half as many (rows, columns) of colour samples as pixels.
+        halves: Whether there are half as many (rows, columns) of color samples as pixels.
         window: (top, bottom, left, right), inside the decoded part.
         lines: Address of 16 * (width + 128) bytes.
         out: Address of the result.

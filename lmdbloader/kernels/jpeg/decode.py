@@ -147,9 +147,9 @@ def _transform_tile(work, number, mcus, keep, sizes, planes, steps):
         work: Address of the scratch, where the tile is decoded.
         number: Of the tile there.
         mcus, keep: The MCUs of the tile up to the last and from the first whose pixels are needed.
-        sizes: Pixels of a block's side, for luminance and colour.
+        sizes: Pixels of a block's side, for luminance and color.
         planes: Addresses of the pixels of MCU `keep`, for each component.
-        steps: Bytes from one row to the next, for luminance and colour.
+        steps: Bytes from one row to the next, for luminance and color.
     """
     head = i64_at(work, facts.HEAD_WORDS)
     plan, planned = i64_at(work + np.uint64(space.PLAN_AT), MOST_BLOCKS * space.PLANNED), num_planned(head)
@@ -234,9 +234,9 @@ def _decode_tile_window(work, window, among):
 
 @kernel
 def block_sizes(head, shrink):
-    """Return the pixels of a block's side for luminance and for colour, when the whole shrinks to 1 / shrink.
+    """Return the pixels of a block's side for luminance and for color, when the whole shrinks to 1 / shrink.
 
-    Colour that has fewer samples than luminance keeps more pixels of its blocks, as far as both directions allow.
+    Color that has fewer samples than luminance keeps more pixels of its blocks, as far as both directions allow.
     """
     size = 8 // shrink
     color = size
@@ -370,9 +370,9 @@ def planes_at(work, exponent):
     """Return the planes of a scale that `decode_planes` has filled.
 
     Returns:
-        (address of the luminance plane and the bytes of its rows, address of the first colour plane, the bytes of its
-        rows and from it to the second one, first row and column of luminance pixels, first row and column of colour
-        pixels, whether there are half as many rows and half as many columns of colour samples).
+        (address of the luminance plane and the bytes of its rows, address of the first color plane, the bytes of its
+        rows and from it to the second one, first row and column of luminance pixels, first row and column of color
+        pixels, whether there are half as many rows and half as many columns of color samples).
     """
     head, scales = i64_at(work, facts.HEAD_WORDS), i64_at(work + np.uint64(space.SCALES_AT), space.FREE + 1)
     s = space.SCALE_WORDS * exponent
@@ -393,7 +393,7 @@ def want_pixels(work, image, orientation, window):
     top, bottom, left, right = stored_window(window, height, width, orientation)
     if orientation >= 5:
         height, width = width, height
-    # Interpolating colour looks at one sample more on each side: at most two pixels.
+    # Interpolating color looks at one sample more on each side: at most two pixels.
     rows, columns = (max(top - 2, 0), min(bottom + 2, height)), (max(left - 2, 0), min(right + 2, width))
     want(work, np.int64(0), rows, columns)
 

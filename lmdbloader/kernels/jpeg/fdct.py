@@ -1,4 +1,4 @@
-"""The forward discrete cosine transform of JPEG blocks and their quantisation, in vector registers.
+"""The forward discrete cosine transform of JPEG blocks and their quantization, in vector registers.
 
 Source: as of the inverse one, in libjpeg's fixed point and with its rounding: coefficients are the same, bit for bit.
 """
@@ -43,12 +43,12 @@ def _in_order(ends: Sequence[Lanes], others: Sequence[Lanes]) -> list[Lanes]:
 
 
 @intrinsic
-def quantise_block(typing_context, source, step, added, inverse, block):
-    """Write the quantised coefficients of 8 x 8 pixels.
+def quantize_block(typing_context, source, step, added, inverse, block):
+    """Write the quantized coefficients of 8 x 8 pixels.
 
     Args:
         source: uint64 address of the pixels; step: bytes from one row to the next, uint64.
-        added, inverse: uint64 addresses of (8, 8) float32: with a divisor of 8 times the quantisation, its half and
+        added, inverse: uint64 addresses of (8, 8) float32: with a divisor of 8 times the quantization, its half and
             0.5, and 1 over it. A quotient is so never nearly a whole number, and cutting its fraction off is exact.
         block: uint64 address of (8, 8) int16, filled.
     """

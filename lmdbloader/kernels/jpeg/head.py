@@ -1,6 +1,6 @@
-"""The marker segments of a JPEG file up to its scan: size, sampling, quantisation and Huffman tables.
+"""The marker segments of a JPEG file up to its scan: size, sampling, quantization and Huffman tables.
 
-Source: ITU-T T.81, annex B; the colours of the components are decided as in libjpeg.
+Source: ITU-T T.81, annex B; the colors of the components are decided as in libjpeg.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from lmdbloader.kernels.runtime.memory import part
 
 # The facts of a file's head: size, components, most samples of a component across and down an MCU, MCUs between restart
 # markers (0: no markers), first coded byte; then for each of three components: samples across and down, number of its
-# quantisation table, of its Huffman tables for the first and the other coefficients; then the components' names.
+# quantization table, of its Huffman tables for the first and the other coefficients; then the components' names.
 WIDTH, HEIGHT, COMPONENTS, ACROSS_MOST, DOWN_MOST, RESTART, SCAN, PER_COMPONENT = range(8)
-ACROSS, DOWN, QUANTISATION, FIRST_TABLE, TABLE = range(5)
+ACROSS, DOWN, QUANTIZATION, FIRST_TABLE, TABLE = range(5)
 NAMES = PER_COMPONENT + 3 * 5
 HEAD_WORDS = NAMES + 3
-QUANTISATION_WORDS = 4 * 64
+QUANTIZATION_WORDS = 4 * 64
 TABLES_WORDS = NUM_TABLES * TABLE_WORDS
 
 # Statuses: read; damaged; of a kind that these kernels do not decode; of a kind of which they read the codes alone;
@@ -33,7 +33,7 @@ def word_at(data, at):
 
 
 @kernel
-def _read_quantisation(data, at, end, quantisation):
+def _read_quantization(data, at, end, quantization):
     """Return one bit for each table that was read; -1 if they are damaged."""
     found = np.int64(0)
     while at < end:
@@ -43,7 +43,7 @@ def _read_quantisation(data, at, end, quantisation):
             return np.int64(-1)
         for k in range(64):
             value = word_at(data, at + 1 + 2 * k) if wide else np.int64(data[at + 1 + k])
-            quantisation[64 * number + k] = value
+            quantization[64 * number + k] = value
         found |= np.int64(1) << number
         at += 1 + nbytes
     return found
@@ -90,9 +90,9 @@ def _read_frame(data, at, end, head, names):
         p = PER_COMPONENT + 5 * c
         names[c] = data[at + 6 + 3 * c]
         head[p + ACROSS], head[p + DOWN] = data[at + 7 + 3 * c] >> 4, data[at + 7 + 3 * c] & 15
-        head[p + QUANTISATION] = data[at + 8 + 3 * c]
+        head[p + QUANTIZATION] = data[at + 8 + 3 * c]
         head[p + FIRST_TABLE], head[p + TABLE] = 0, 4
-        if head[p + QUANTISATION] > 3:
+        if head[p + QUANTIZATION] > 3:
             return DAMAGED
         if count == 1:  # its blocks follow each other one by one, whatever its sampling says
             head[p + ACROSS] = head[p + DOWN] = 1
@@ -135,7 +135,7 @@ def _read_scan(data, at, end, head, names, seen):
 
 @kernel
 def _is_luminance_first(names, seen_jfif, adobe):
-    """Return whether three components are luminance and two colour differences."""
+    """Return whether three components are luminance and two color differences."""
     if seen_jfif:
         return True
     if adobe >= 0:
@@ -144,13 +144,13 @@ def _is_luminance_first(names, seen_jfif, adobe):
 
 
 @kernel
-def read_head(data, head, quantisation, tables, needs_tables):
+def read_head(data, head, quantization, tables, needs_tables):
     """Read the segments before the coded bytes.
 
     Args:
         data: uint8, the file.
         head: (HEAD_WORDS,) int64, filled.
-        quantisation: (QUANTISATION_WORDS,) int32, filled in zigzag order.
+        quantization: (QUANTIZATION_WORDS,) int32, filled in zigzag order.
         tables: (TABLES_WORDS,) int32, filled if needs_tables.
 
     Returns:
@@ -162,7 +162,7 @@ def read_head(data, head, quantisation, tables, needs_tables):
     names = part(head, NAMES, 3)
     at = np.int64(2)
     head[RESTART] = head[COMPONENTS] = 0
-    seen, quantised = np.int64(0), np.int64(0)
+    seen, quantized = np.int64(0), np.int64(0)
     seen_jfif, adobe, is_progressive = False, np.int64(-1), False
     while True:
         if at >= size or data[at] != 0xFF:
@@ -181,9 +181,9 @@ def read_head(data, head, quantisation, tables, needs_tables):
             return DAMAGED
         status = FINE
         if marker == 0xDB:
-            found = _read_quantisation(data, at, end, quantisation)
+            found = _read_quantization(data, at, end, quantization)
             status = FINE if found >= 0 else DAMAGED
-            quantised |= found
+            quantized |= found
         elif marker == 0xC4:
             found = read_tables(data, at, end, tables, needs_tables)
             status = FINE if found >= 0 else DAMAGED
@@ -206,7 +206,7 @@ def read_head(data, head, quantisation, tables, needs_tables):
             if head[COMPONENTS] == 0:
                 return DAMAGED
             for c in range(head[COMPONENTS]):  # a table that is not in the file would be old bytes of the scratch
-                if not quantised >> head[PER_COMPONENT + 5 * c + QUANTISATION] & 1:
+                if not quantized >> head[PER_COMPONENT + 5 * c + QUANTIZATION] & 1:
                     return DAMAGED
             head[SCAN] = end
             status = PROGRESSIVE if is_progressive else _read_scan(data, at, end, head, names, seen)

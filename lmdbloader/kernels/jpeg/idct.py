@@ -203,7 +203,7 @@ def transform_block(block, scale, target, step, size):
     """Write the pixels of a block.
 
     Args:
-        block, scale: Addresses of (8, 8) int16 coefficients and of their quantisation.
+        block, scale: Addresses of (8, 8) int16 coefficients and of their quantization.
         target: Address of the first pixel; step: bytes from one row to the next, uint64.
         size: 8, 4 or 2 pixels a side.
     """

@@ -57,7 +57,7 @@ def keep_jpeg(payload, nbytes, image, work, block):
         color, color_row, num_rows = scales[s + space.COLOR], scales[s + space.COLOR_ROW], scales[s + space.COLOR_PLANE]
         num_rows //= color_row
         at += _copy_rows(plane, (color - plane) // row, row, block, at)
-        # Colour with half the samples is the same at the first two scales.
+        # Color with half the samples is the same at the first two scales.
         if head[facts.COMPONENTS] == 3 and scales[s + space.COLOR_SIZE] != color_size:
             color_at, color_size = at, scales[s + space.COLOR_SIZE]
             at += _copy_rows(color, 2 * num_rows, color_row, block, at)

@@ -3,8 +3,8 @@
 Such a payload has the bytes of the file but for its coded ones; the packed lengths of the codes;
 for each tile the bytes of its streams (uint16); the tiles; and a footer (all little-endian):
 
-    codes:             of luminance two, and of colour one if there is any
-    tile:              a stream of the blocks of luminance, then one of colour, in the order of the file; first
+    codes:             of luminance two, and of color one if there is any
+    tile:              a stream of the blocks of luminance, then one of color, in the order of the file; first
                        coefficients begin at 0, and behind the last block is the token of another one
     footer (16 bytes): uint32 bytes of the file, uint32 bytes behind the first coded ones, uint16 MCUs from tile to
                        tile in a row, uint8 orientation (1 to 8, as in EXIF), a zero byte, the bytes "FAST"
@@ -59,7 +59,7 @@ from lmdbloader.kernels.runtime.symbols import memcpy
 
 _U = np.uint64
 # Facts of a payload's tiles: bytes of the file, and of those behind the first coded ones; MCUs from tile to tile,
-# tiles in a row; streams of a tile; blocks of an MCU of luminance and of colour; addresses of the sizes, the tiles, the
+# tiles in a row; streams of a tile; blocks of an MCU of luminance and of color; addresses of the sizes, the tiles, the
 # footer.
 FILE_NBYTES, BEHIND, STEP, ACROSS, STREAMS, BLOCKS, SIZES, TILES, FOOTER = 0, 1, 2, 3, 4, 5, 7, 8, 9
 # Tiles have so many pixels across, or as many times more as it takes for so many bytes each.
@@ -178,7 +178,7 @@ def _put_stream(at, mcus, planned, first, last, tokens, total):
             block = at + _U(128 * b)
             level = np.int64(np.int16(load_u16(block)))
             total = put_block(block, level - before[0], tokens, total)
-            # Two components of colour take turns.
+            # Two components of color take turns.
             before = (before[1], level) if first else (level, level)
         at += np.uint64(128 * planned)
     tokens[total] = SAME
@@ -256,7 +256,7 @@ def _tile_room(tiles):
 
 @kernel
 def blocks_of(work, number):
-    """Return the addresses of the blocks of luminance and of colour of the tile of that number that was decoded."""
+    """Return the addresses of the blocks of luminance and of color of the tile of that number that was decoded."""
     tiles = i64_at(work + _U(space.TILES_AT), 16)
     first = work + np.uint64(space.TILE_BLOCKS_AT + 128 * (1 + number * _tile_room(tiles)))
     return first, first + np.uint64(128 * (tiles[STEP] * tiles[BLOCKS] + SLACK_BLOCKS))

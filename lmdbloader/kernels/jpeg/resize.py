@@ -1,6 +1,6 @@
-"""A window of a JPEG, decoded and resized: luminance and colour are resized each at its own resolution, then converted.
+"""A window of a JPEG, decoded and resized: luminance and color are resized each at its own resolution, then converted.
 
-Colour samples are not interpolated to the full size first, and if the window shrinks to half or less its blocks are
+Color samples are not interpolated to the full size first, and if the window shrinks to half or less its blocks are
 decoded to half their size or less (libjpeg's smaller transforms). The result differs by about one level from
 decoding, converting and then resizing all of it.
 """

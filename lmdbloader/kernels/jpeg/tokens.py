@@ -10,7 +10,7 @@ A token moves on from the last coefficient of its block, in zigzag order, and ad
                  1 ... -63, 63
 
 A value that has no token is put together of several. There are two codes for luminance: one behind a value of four and
-more, or a difference of three and more, and one behind the others. Colour has one.
+more, or a difference of three and more, and one behind the others. Color has one.
 
 Decoding takes the same few instructions for each token, without a branch, and works on three streams at a time: while
 one waits for its look-up, the processor goes on with the others.

@@ -12,14 +12,14 @@ from lmdbloader.kernels.jpeg.tokens import CODES, JOB_NBYTES, NUM_OFFSETS, NUM_T
 from lmdbloader.kernels.runtime.compile import kernel
 from lmdbloader.kernels.runtime.memory import i32_at, i64_at, part, u16_at
 
-# Columns of the plan, for each block of an MCU: its component, addresses of its Huffman tables and quantisation, its
+# Columns of the plan, for each block of an MCU: its component, addresses of its Huffman tables and quantization, its
 # place among the blocks of its component, address of its coefficients, its state, and the first coefficient.
 OF, BY_FIRST, BY, SCALE, DOWN_AT, ACROSS_AT, BLOCK, STATE, LEVEL, PLANNED = range(10)
-# Offsets in the scratch: head, quantisation, Huffman tables, order of coefficients, blocks, plan; then bytes without
+# Offsets in the scratch: head, quantization, Huffman tables, order of coefficients, blocks, plan; then bytes without
 # stuffing, lines and planes.
-_QUANTISATION_AT = 8 * facts.HEAD_WORDS + 8
-_SCALES_AT = _QUANTISATION_AT + 4 * facts.QUANTISATION_WORDS
-TABLES_AT = _SCALES_AT + 2 * facts.QUANTISATION_WORDS
+_QUANTIZATION_AT = 8 * facts.HEAD_WORDS + 8
+_SCALES_AT = _QUANTIZATION_AT + 4 * facts.QUANTIZATION_WORDS
+TABLES_AT = _SCALES_AT + 2 * facts.QUANTIZATION_WORDS
 ORDER_AT = TABLES_AT + 4 * facts.TABLES_WORDS
 BLOCK_AT = (ORDER_AT + 4 * ORDERED + 63) // 64 * 64
 # Blocks, each with room for the coefficients that `decode_coefficients` writes outside of one.
@@ -28,8 +28,8 @@ PLAN_AT = BLOCK_AT + MOST_BLOCKS * _BLOCK_STEP
 LEVELS_AT = PLAN_AT + 8 * MOST_BLOCKS * PLANNED
 SCALES_AT = LEVELS_AT + 3 * 8
 # Columns of a scale's planes, of 1, 2, 4 and 8 pixels for one (of the exponents 0 to 3): the wanted pixels of the file
-# (a BOTTOM of 0: none), the MCUs that they touch, the pixels of a block's side for luminance and colour, the bytes of
-# rows, addresses of the planes and bytes from one colour plane to the next, the MCU of a row behind the last wanted
+# (a BOTTOM of 0: none), the MCUs that they touch, the pixels of a block's side for luminance and color, the bytes of
+# rows, addresses of the planes and bytes from one color plane to the next, the MCU of a row behind the last wanted
 # one, and where the next MCU's pixels go. After all scales comes the address behind their planes.
 NUM_SCALES = 4
 (
@@ -72,12 +72,12 @@ def jpeg_room(nbytes, height, width):
 
 @kernel
 def views(work):
-    """Return the arrays at the beginning of the scratch: head, quantisation, tables, order."""
+    """Return the arrays at the beginning of the scratch: head, quantization, tables, order."""
     head = i64_at(work, facts.HEAD_WORDS)
-    quantisation = i32_at(work + np.uint64(_QUANTISATION_AT), facts.QUANTISATION_WORDS)
+    quantization = i32_at(work + np.uint64(_QUANTIZATION_AT), facts.QUANTIZATION_WORDS)
     tables = i32_at(work + np.uint64(TABLES_AT), facts.TABLES_WORDS)
     order = i32_at(work + np.uint64(ORDER_AT), ORDERED)
-    return head, quantisation, tables, order
+    return head, quantization, tables, order
 
 
 @kernel
@@ -94,13 +94,13 @@ def prepare(data, work, needs_tables):
 
     needs_tables: Whether Huffman tables are made.
     """
-    head, quantisation, tables, _ = views(work)
-    status = read_head(data, head, quantisation, tables, needs_tables)
+    head, quantization, tables, _ = views(work)
+    status = read_head(data, head, quantization, tables, needs_tables)
     set_order(work, False)
-    scales = u16_at(work + np.uint64(_SCALES_AT), facts.QUANTISATION_WORDS)
-    for table in range(0, facts.QUANTISATION_WORDS, 64):
+    scales = u16_at(work + np.uint64(_SCALES_AT), facts.QUANTIZATION_WORDS)
+    for table in range(0, facts.QUANTIZATION_WORDS, 64):
         for k in range(64):
-            scales[table + ZIGZAG[k]] = quantisation[table + k]
+            scales[table + ZIGZAG[k]] = quantization[table + k]
     blocks = i64_at(work + np.uint64(BLOCK_AT), MOST_BLOCKS * _BLOCK_STEP // 8)
     for k in range(blocks.shape[0]):
         blocks[k] = 0
@@ -115,7 +115,7 @@ def prepare(data, work, needs_tables):
                 plan[b + OF] = c
                 plan[b + BY_FIRST] = work + np.uint64(TABLES_AT + 4 * TABLE_WORDS * head[p + facts.FIRST_TABLE])
                 plan[b + BY] = work + np.uint64(TABLES_AT + 4 * TABLE_WORDS * head[p + facts.TABLE])
-                plan[b + SCALE] = work + np.uint64(_SCALES_AT + 128 * head[p + facts.QUANTISATION])
+                plan[b + SCALE] = work + np.uint64(_SCALES_AT + 128 * head[p + facts.QUANTIZATION])
                 plan[b + DOWN_AT], plan[b + ACROSS_AT] = y, x
                 plan[b + BLOCK] = work + np.uint64(BLOCK_AT + b // PLANNED * _BLOCK_STEP)
                 b += PLANNED

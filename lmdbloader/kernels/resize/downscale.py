@@ -7,7 +7,7 @@ from lmdbloader.kernels.runtime.compile import kernel
 
 @kernel
 def _add_four(acc, a, b, c, d, weight_a, weight_b, weight_c, weight_d):
-    """Add four weighted rows to acc; each pass over acc is long and contiguous, so it is vectorised."""
+    """Add four weighted rows to acc; each pass over acc is long and contiguous, so it is vectorized."""
     kind = acc.dtype.type
     for i in range(acc.size):
         acc[i] += weight_a * kind(a[i]) + weight_b * kind(b[i]) + weight_c * kind(c[i]) + weight_d * kind(d[i])

@@ -57,8 +57,8 @@ def _add_stripe(builder: Any, total: Any, data: Any, key: Any) -> Any:
     value = builder.bitcast(data, _LANES)
     mixed = builder.xor(value, key)
     low, high = builder.and_(mixed, _everywhere(0xFFFFFFFF)), builder.lshr(mixed, _everywhere(32))
-    neighbour = [_I32(lane ^ 1) for lane in range(8)]
-    swapped = builder.shuffle_vector(value, value, ir.Constant(ir.VectorType(_I32, 8), neighbour))
+    neighbor = [_I32(lane ^ 1) for lane in range(8)]
+    swapped = builder.shuffle_vector(value, value, ir.Constant(ir.VectorType(_I32, 8), neighbor))
     return builder.add(builder.add(total, swapped), builder.mul(low, high))
 
 

@@ -1,1 +1,1 @@
-"""Transforms in compiled code: random choices, windows of images, values and colours."""
+"""Transforms in compiled code: random choices, windows of images, values and colors."""

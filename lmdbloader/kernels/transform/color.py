@@ -27,7 +27,7 @@ def _step(order, place):
 
 
 @kernel
-def _grey(red, green, blue):
+def _gray(red, green, blue):
     return (
         np.float32(0.2989) * np.float32(red)
         + np.float32(0.587) * np.float32(green)
@@ -44,7 +44,7 @@ def _blend(pixels, other, factor, top):
 
 
 @kernel
-def _mean_grey(pixels, channels, plane):
+def _mean_gray(pixels, channels, plane):
     if channels == 1:
         total = np.int64(0)
         for i in range(plane):
@@ -53,7 +53,7 @@ def _mean_grey(pixels, channels, plane):
     red, green, blue = part(pixels, 0, plane), part(pixels, plane, plane), part(pixels, 2 * plane, plane)
     total = np.int64(0)
     for i in range(plane):
-        total += np.int64(np.int32(_grey(red[i], green[i], blue[i])))
+        total += np.int64(np.int32(_gray(red[i], green[i], blue[i])))
     return total / plane
 
 
@@ -62,10 +62,10 @@ def _saturate(pixels, plane, factor, top):
     red, green, blue = part(pixels, 0, plane), part(pixels, plane, plane), part(pixels, 2 * plane, plane)
     rest, low = np.float32(1) - factor, np.float32(0)
     for i in range(plane):
-        grey = rest * np.float32(np.int32(_grey(red[i], green[i], blue[i])))
-        red[i] = np.int32(min(max(np.float32(red[i]) * factor + grey, low), top))
-        green[i] = np.int32(min(max(np.float32(green[i]) * factor + grey, low), top))
-        blue[i] = np.int32(min(max(np.float32(blue[i]) * factor + grey, low), top))
+        gray = rest * np.float32(np.int32(_gray(red[i], green[i], blue[i])))
+        red[i] = np.int32(min(max(np.float32(red[i]) * factor + gray, low), top))
+        green[i] = np.int32(min(max(np.float32(green[i]) * factor + gray, low), top))
+        blue[i] = np.int32(min(max(np.float32(blue[i]) * factor + gray, low), top))
 
 
 @kernel
@@ -85,8 +85,8 @@ def saturate_as_torch(pixels, plane, saturation):
     upper = large - (large - rest)  # of 8 bits: its products are exact
     lower = rest - upper
     for i in range(plane):
-        grey = np.float32(np.int32(_grey(red[i], green[i], blue[i])))
-        a, b = upper * grey, lower * grey
+        gray = np.float32(np.int32(_gray(red[i], green[i], blue[i])))
+        a, b = upper * gray, lower * gray
         red[i] = np.int32(min(max(_plus(np.float32(red[i]) * factor, a, b), low), top))
         green[i] = np.int32(min(max(_plus(np.float32(green[i]) * factor, a, b), low), top))
         blue[i] = np.int32(min(max(_plus(np.float32(blue[i]) * factor, a, b), low), top))
@@ -103,7 +103,7 @@ def _turn_hue(pixels, plane, turn, top):
         r, g, b = np.float32(red[i]) * scale, np.float32(green[i]) * scale, np.float32(blue[i]) * scale
         value, low = max(max(r, g), b), min(min(r, g), b)
         chroma = value - low
-        divisor = chroma if chroma > zero else one  # of greys nothing but the value counts
+        divisor = chroma if chroma > zero else one  # of grays nothing but the value counts
         saturation = chroma / (value if chroma > zero else one)
         from_r, from_g, from_b = (value - r) / divisor, (value - g) / divisor, (value - b) / divisor
         of_red, of_green, of_blue = (
@@ -152,7 +152,7 @@ def jitter(pixels, channels, plane, brightness, contrast, saturation, hue, order
         if step == BRIGHTNESS and brightness != 1.0:
             _blend(image, np.float32(0), np.float32(brightness), top)
         elif step == CONTRAST and contrast != 1.0:
-            _blend(image, np.float32(_mean_grey(image, channels, plane)), np.float32(contrast), top)
+            _blend(image, np.float32(_mean_gray(image, channels, plane)), np.float32(contrast), top)
         elif step == SATURATION and saturation != 1.0 and channels == 3:
             _saturate(image, plane, np.float32(saturation), top)
 
@@ -172,7 +172,7 @@ def solarize(pixels, count, threshold):
 
 @kernel
 def draw_colors(code, numbers, words, more, field, frame, drawn):
-    """Draw the numbers of one operation on colours for one sample.
+    """Draw the numbers of one operation on colors for one sample.
 
     Args:
         code: Of the operation.
@@ -216,7 +216,7 @@ def color_room(height, width, down, across):
 
 @kernel
 def change_colors(pixels, channels, height, width, drawn, line):
-    """Apply an operation on colours to an image in place.
+    """Apply an operation on colors to an image in place.
 
     Args:
         pixels: uint8 or uint16, planes (height, width) one after the other.

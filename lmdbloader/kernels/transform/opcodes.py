@@ -72,10 +72,10 @@ VIEW_BITS = 16
     CUBIC, STORED_HEIGHT, STORED_WIDTH, MASK, OWN_FILL, WRITES, FILL,
 ) = range(21)  # fmt: skip
 NUM_GEOMETRY = FILL + 3
-# The end of a stage: the next one continues from the same pixels; the result is written out, resized, recoloured, or
+# The end of a stage: the next one continues from the same pixels; the result is written out, resized, recolored, or
 # warped to NEW_HEIGHT and NEW_WIDTH.
 CARRY, WRITE, THEN_RESIZE, THEN_COLOR, THEN_WARP = range(5)
-# The numbers drawn for an operation on colours: its code, then of JITTER: three factors, the order of the four changes,
+# The numbers drawn for an operation on colors: its code, then of JITTER: three factors, the order of the four changes,
 # the threshold, the hue; of BLUR: the standard deviation, and both sides; of NOISE: mean, standard deviation, and two
 # halves of a key, of 53 bits each; of POSTERIZE and SHARPNESS: bits, the factor; of PERMUTE: which channel becomes the
 # first, the second and the third.

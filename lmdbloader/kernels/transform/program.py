@@ -176,7 +176,7 @@ def draw(program, view, seed, epoch, sample, geometry, color, rectangles, most):
             alone depends.
         geometry: (fields, stages, NUM_GEOMETRY) int64, filled; [:, 0, HEIGHT] and [:, 0, WIDTH] are given, the sizes of
             the stored images, as are MASK, OWN_FILL, WRITES and, for masks, FILL at every stage.
-        color: (fields, stages, NUM_COLOR) float64, filled for stages that change colours.
+        color: (fields, stages, NUM_COLOR) float64, filled for stages that change colors.
         rectangles: (fields, erasings, 4) int64, filled with (top, left, height, width) in the finished image.
         most: (4,) int64, raised to the largest number of pixels, height and width of any image on the way, and to the
             largest product of one side of a resized image before, and the other side after the resize.

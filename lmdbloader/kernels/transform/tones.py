@@ -84,7 +84,7 @@ def _stretch(plane):
 
 @kernel
 def _sharpen_row(row, sums, target, alpha, top):
-    """Blend the inner pixels of a row with their neighbourhood; target: from the second one on.
+    """Blend the inner pixels of a row with their neighborhood; target: from the second one on.
 
     torch adds a multiple in one rounding. Here the factor is split, so that for 8 bits only the last addition rounds.
     """
