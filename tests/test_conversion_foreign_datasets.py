@@ -268,10 +268,11 @@ def test_a_dataset_of_torchvision(out: Path, samples: Any, classes: tuple[str, .
 def test_labels_that_are_not_numbers_of_the_classes(out: Path) -> None:
     samples = Folder(labels=[0, 1, 2, 0])
     with pytest.raises(
-        OptionError, match=r"sample 2, field 'label': 2, but the dataset's `classes` has 2 names\. Give"
+        OptionError, match=r"sample 2, field 'label': 2, but there are names of 2 classes; expected 0 to 1, or a"
     ):
         write(samples, out)
-    write(samples, out, classes={"label": ["a", "b", "c"]})
+    write(Folder(labels=[0, 1, -1, 0]), out)
+    write(samples, out, classes={"label": ["a", "b", "c"]}, overwrite=True)
     write(samples, out, classes={}, overwrite=True)
     with pytest.raises(OptionError, match=r"`classes` has 'crane' twice.*\(its `wnids` differ\)"):
         write(Folder(classes=["crane", "crane"], wnids=["n1", "n2"]), out, overwrite=True)

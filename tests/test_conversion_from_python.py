@@ -547,3 +547,40 @@ def test_names_of_classes_that_make_no_sense(out: Path, classes: Any) -> None:
     with pytest.raises(OptionError, match="classes"):
         write([{"image": np.zeros((2, 2), np.uint8), "label": 0}], out, classes=classes)
     assert not out.exists()
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+@pytest.mark.parametrize(
+    ("kind", "labels", "wrong"),
+    [
+        (Int(), [*range(5000), -1, -100, 5000], 5000),
+        (Int(), [np.int64(1), np.int64(5000)], 5000),
+        (fields.Labels(), [[], [-1, 4999], np.array([1, 5000])], 5000),
+        (fields.Labels(), [[3, 5001, 2]], 5001),
+    ],
+)
+def test_labels_without_a_name_are_refused(
+    out: Path, kind: Any, labels: list[Any], wrong: int, workers: int | None
+) -> None:
+    options: dict[str, Any] = {
+        "fields": {"label": kind}, "classes": {"label": [f"c{number}" for number in range(5000)]},
+        "workers": workers, "threads": workers is not None,
+    }  # fmt: skip
+    samples = [{"label": label} for label in labels]
+    with pytest.raises(OptionError, match=f"sample {len(labels) - 1}, field 'label': {wrong}, but there are names of"):
+        write(samples, out, **options)
+    assert not out.exists()
+    if len(samples) > 1:
+        write(samples[:-1], out, restart=True, **options)
+        assert len(LMDBDataset(out)) == len(samples) - 1
+
+
+def test_a_file_that_cannot_be_used_is_named(out: Path, tmp_path: Path) -> None:
+    path = tmp_path / "cut.png"
+    PilImage.fromarray(PIXELS).save(path)
+    path.write_bytes(path.read_bytes()[:60])
+    for image in (path, {"bytes": None, "path": str(path)}, {"bytes": path.read_bytes(), "path": str(path)}):
+        with pytest.raises(OptionError, match=r"sample 0, field 'image', .*cut\.png: the PNG file is cut short"):
+            write([{"image": image}], out)
+    with pytest.raises(OptionError, match=r"field 'image', .*none\.png: .*No such file"):
+        write([{"image": tmp_path / "none.png"}], out)

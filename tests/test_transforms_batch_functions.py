@@ -27,6 +27,9 @@ def batch(count: int = 6, num_classes: int = 4, dtype: torch.dtype = torch.float
     return Batch(images, torch.arange(count) % num_classes, ["x"] * count)
 
 
+MULTI_LABEL = torch.tensor([[1.0, 0, 1, 0], [0, 0, 0, 0], [0, 1, 0, 0]])
+
+
 def test_smoothing_spreads_a_share_evenly() -> None:
     soft = T.LabelSmoothing(0.2, num_classes=4)(batch(3)).label
     expected = torch.full((3, 4), 0.05)
@@ -94,6 +97,11 @@ def test_cutmix_pastes_a_rectangle_and_weighs_the_labels_by_its_area(dtype: torc
         (lambda: T.LabelSmoothing(0.1, num_classes=None), "num_classes=None: expected a whole number"),
         (lambda: T.LabelSmoothing(float("nan"), num_classes=3), "smoothing of at least 0 and less than 1"),
         (lambda: T.LabelSmoothing(1, num_classes=3), "smoothing of at least 0 and less than 1"),
+        (
+            lambda: T.LabelSmoothing(0.1, 4)(batch()._replace(label=MULTI_LABEL)),
+            r"add up to 0 to 2; expected .*\* 0.9 \+ 0.05",
+        ),
+        (lambda: T.LabelSmoothing(0.1, 4)(batch()._replace(label=MULTI_LABEL * float("nan"))), "add up to nan"),
         (lambda: T.MixUp(num_classes=4, image="label")(batch()), r"torch.int64 \(6,\); expected images \(B, C, H, W\)"),
         (lambda: T.MixUp(1, num_classes=4)(batch()._replace(image=[1])), "'image' is a list; expected one of"),
         (lambda: T.MixUp(num_classes=4, image="hr")(batch()), "'hr' is not a field of the batch"),

@@ -29,29 +29,11 @@ class Adapted:
         samples: The samples.
         names: Names of their values, if they are tuples; None if the caller has to give them.
         classes: Names of classes by field.
-        are_labels_checked: Whether the dataset itself makes sure that its labels are numbers of classes.
     """
 
     samples: Any
     names: tuple[str, ...] | None = None
     classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    are_labels_checked: bool = True
-
-    def check_labels(self, values: Mapping[str, Any], number: int) -> None:
-        """Check the labels of a sample.
-
-        Raises:
-            OptionError: A label is not the number of a class.
-        """
-        if self.are_labels_checked:
-            return
-        for name, names in self.classes.items():
-            label = values.get(name)
-            if isinstance(label, int | np.integer) and not 0 <= label < len(names):
-                raise OptionError(
-                    f"sample {number}, field {name!r}: {label}, but the dataset's `classes` has {len(names)} names. "
-                    f"Give the names of all labels, as classes={{{name!r}: [...]}}, or none: classes={{}}."
-                )
 
 
 def adapt(
@@ -87,7 +69,7 @@ def adapt(
     class_names = None if classes is not None else _class_names(samples)
     if class_names is None or (names is not None and len(names) != len(_NAMES)):
         return Adapted(samples, names)
-    return Adapted(samples, names, {_LABEL if names is None else names[1]: class_names}, are_labels_checked=False)
+    return Adapted(samples, names, {_LABEL if names is None else names[1]: class_names})
 
 
 def names_of(sample: Any) -> tuple[str, ...] | None:

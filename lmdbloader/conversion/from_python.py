@@ -126,7 +126,8 @@ def write(
             `Array()` ...), to set types that should not be guessed: {"mask": Mask()}. A field that is named like a mask
             (mask, label, seg ...) and has at most 64 values must be declared, as Mask() or Image().
         classes: By field of ints or Labels(), the names of its values from 0 on, in a list or tuple; by default those
-            that a dataset of Hugging Face or torchvision has, in `features` or `classes`.
+            that a dataset of Hugging Face or torchvision has, in `features` or `classes`. Numbers below 0 stand for no
+            class.
         write_mode: How images are stored, for all or by field: "raw", "jpg", "proportion", "smart" or "original",
             as in `convert`. The default, also for fields that are not named, is pixels. Masks are always stored without
             loss.
@@ -233,7 +234,8 @@ def write(
     made_by = {"lmdbloader": __version__, "layout": "python", "options": options}
     description = Description(tuple(schema), recipe.with_source, names, made_by)
     description.to_json()  # refuses very many names
-    recipe = replace(recipe, fields=description.fields, storages=storages)
+    num_classes = {name: len(of_field) for name, of_field in names.items()}
+    recipe = replace(recipe, fields=description.fields, storages=storages, num_classes=num_classes)
     job = _Job(out, source, recipe, asked, description, num_workers, threads, overwrite)
     if source.is_indexed and not restart and (finished := _find_finished(job, work, source.num_samples)) is not None:
         return finished
@@ -381,8 +383,16 @@ def _begin(job: _Job, work: Work, first: dict[str, Any]) -> Part:
     watches = watch_labels(recipe.fields, first, recipe.declared)
     # The workers wait for this group, whose preparation may be slow.
     is_slow = recipe.prepare is not None
-    about = {"with_source": recipe.with_source, "is_small": is_slow}
-    group = Group(recipe.fields, job.codecs, recipe.storages, 0, watches, **about)
+    group = Group(
+        recipe.fields,
+        job.codecs,
+        recipe.storages,
+        0,
+        watches,
+        num_classes=recipe.num_classes,
+        with_source=recipe.with_source,
+        is_small=is_slow,
+    )
     group.add(first)
     first.clear()
     rest = recipe.values(source.in_order, group.end)

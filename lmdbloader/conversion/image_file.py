@@ -117,6 +117,9 @@ def opened(value: Any, kind: FieldType | None, policy: DecodePolicy, name: str, 
         OptionError: A file cannot be read, or is not an image, or a mask has no labels.
     """
     where = f"sample {number}, field {name!r}"
+    path = value["path"] if is_encoded(value) else value
+    if isinstance(path, os.PathLike | str) and os.fspath(path):
+        where += f", {os.fsdecode(path)}"
     if is_pil(value):
         return _opaque(value, policy, where) if kind is None or isinstance(kind, Image) else value
     data = _content(value, kind is not None, where)

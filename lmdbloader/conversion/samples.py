@@ -47,6 +47,7 @@ class SampleRecipe:
         fields: The fields of the dataset, with their codecs; empty until they are settled.
         storages: How the images of each field are stored, if not as pixels.
         with_source: Whether samples have the name of what they were made from, as `source`.
+        num_classes: By field of labels, how many classes have a name.
     """
 
     adapted: Adapted
@@ -56,6 +57,7 @@ class SampleRecipe:
     fields: tuple[Field, ...] = ()
     storages: Mapping[str, Storage] = field(default_factory=dict)
     with_source: bool = False
+    num_classes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def codecs(self) -> dict[str, str | None]:
@@ -94,7 +96,6 @@ class SampleRecipe:
         values = named_values(prepared, self.adapted.names, number)
         if type(prepared) in (tuple, list) and _LABEL not in self.declared and is_whole_number(values.get(_LABEL)):
             values[_LABEL] = int(values[_LABEL])  # many datasets return a tensor
-        self.adapted.check_labels(values, number)
         for name, value in values.items():
             kind = self.declared.get(name)
             if type(value) in (_PLAIN if kind is None else _PLAIN_DECLARED) or name == SOURCE:
@@ -123,7 +124,9 @@ class SampleRecipe:
 
     def group(self, first: int) -> Group:
         """Return a group without samples, the first of which will have the number `first`."""
-        return Group(self.fields, self.codecs, self.storages, first, with_source=self.with_source)
+        return Group(
+            self.fields, self.codecs, self.storages, first, num_classes=self.num_classes, with_source=self.with_source
+        )
 
     def encode(self, samples: Iterable[Any], first: int) -> Iterator[Part]:
         """Yield consecutive samples, the first of which has the number `first`, as encoded parts.
@@ -171,6 +174,7 @@ class Group:
         first: int,
         watches: Mapping[str, LabelWatch] | None = None,
         *,
+        num_classes: Mapping[str, int],
         with_source: bool = False,
         is_small: bool = False,
     ) -> None:
@@ -182,6 +186,7 @@ class Group:
             storages: How the images of each field are stored, if not as pixels.
             first: The number of the first sample.
             watches: By field, the watch that looks at each of its images.
+            num_classes: By field of labels, how many classes have a name.
             with_source: Whether samples have a `source`.
             is_small: Whether it is full after fewer samples.
         """
@@ -201,6 +206,7 @@ class Group:
         self._sources: list[str] = []
         self._plain: dict[str, list[Any]] = {f.name: [] for f in fields if not f.is_payload}
         self._boxes = [f.name for f in fields if f.kind == "boxes"]
+        self._num_classes = num_classes
 
     @property
     def end(self) -> int:
@@ -234,6 +240,8 @@ class Group:
             else:
                 self._plain[f.name].append(scalar(f, value, number))
                 nbytes += len(value) if isinstance(value, str) else _SCALAR_NBYTES
+        for name, num_classes in self._num_classes.items():
+            _check_labels(name, values[name], num_classes, number)
         if SOURCE in self._names:
             self._sources.append(source_name(values[SOURCE], number))
         self._nbytes += nbytes
@@ -259,6 +267,21 @@ class Group:
                 columns.update(more)
             chosen.append(replace(f, codec=codec))
         return Chunk(self._num_samples, payloads, columns), chosen
+
+
+def _check_labels(name: str, labels: Any, num_classes: int, number: int) -> None:
+    """Refuse a label, or one of an array of them, that is at least the number of classes; below 0 it stands for none.
+
+    Raises:
+        OptionError: There is one.
+    """
+    found = [labels] if isinstance(labels, int | np.integer) else np.unique(np.asarray(labels)).tolist()
+    if wrong := [label for label in found if label >= num_classes]:
+        raise OptionError(
+            f"sample {number}, field {name!r}: {wrong[0]}, but there are names of {num_classes} classes; expected 0 "
+            f"to {num_classes - 1}, or a number below 0 for none. Name all, as "
+            f"classes={{{name!r}: [...]}}, or none: classes={{}}."
+        )
 
 
 def _number_of(sample: Any, name: str, names: tuple[str, ...] | None) -> int | None:

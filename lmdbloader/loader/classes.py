@@ -105,11 +105,10 @@ def _label_field(dataset: LMDBDataset, call: str) -> str:
             f"{call}: the dataset has labels in several fields: {', '.join(labels)}. Read it with one of them: "
             f"LMDBDataset(path, fields={one})."
         )
-    several = [name for name, f in fields.items() if f.kind in ("labels", "boxes", "array", "json")]
-    found = f"the labels of a sample are several ({', '.join(several)})" if several else "it has no label field"
+    found = ", ".join(f"{name} ({f.kind})" for name, f in fields.items())
     raise OptionError(
         f"{call}: expected a dataset with one class for each sample, in a field of ints named label, or one with the "
-        f"names of classes; {found}. Write Loader(..., weights=[...]), or batch_sampler=[...]."
+        f"names of classes; found {found}. Write Loader(..., weights=[...]), or batch_sampler=[...]."
     )
 
 

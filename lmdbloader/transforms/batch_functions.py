@@ -14,6 +14,8 @@ from lmdbloader.transforms.functions import BatchFunction, thread_safe
 
 # The sum of two is finite, too.
 _LARGEST_ALPHA = 2.0**1000
+# How far rows of probabilities may be from 1: those of bfloat16 are rounded to 2 to 3 digits.
+_ROUNDING = 0.05
 
 
 @thread_safe
@@ -47,7 +49,19 @@ class LabelSmoothing(BatchFunction):
     def apply(self, batch: Any, random: np.random.Generator) -> Any:
         """Return a batch with labels (B, num_classes) float32."""
         soft = _probabilities(self, batch, self.label, self.num_classes)
+        if getattr(batch, self.label).is_floating_point():
+            self._check_sums(soft)
         return batch._replace(**{self.label: soft * (1 - self.smoothing) + self.smoothing / self.num_classes})
+
+    def _check_sums(self, soft: torch.Tensor) -> None:
+        sums = soft.sum(1, dtype=torch.float32)
+        if not bool(((sums - 1).abs() <= _ROUNDING).all()):
+            value = f"batch.{self.label} * {1 - self.smoothing:g} + {self.smoothing / 2:g}"
+            raise OptionError(
+                f"{self}: {self.label!r} has rows that add up to {sums.min().item():g} to {sums.max().item():g}; "
+                "expected probabilities of classes, which add up to 1. Several labels of a sample are smoothed by a "
+                f"function: lambda batch: batch._replace({self.label}={value})."
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,6 +109,13 @@ def check_fill(of: Transform, fill: Any, name: str, channels: int, dtype: torch.
         raise OptionError(f"{of}: the fill must be pixels of {name!r}, whole numbers of {dtype}")
 
 
+# Networks that were trained on photographs take three channels.
+_FOR_GRAY = (
+    ". Give one number each; a last function makes three equal channels, if the network takes them: "
+    "lambda batch: batch._replace(image=batch.image.expand(-1, 3, -1, -1))"
+)
+
+
 def _counted(channels: int) -> str:
     return "one channel" if channels == 1 else f"{channels} channels"
 
@@ -200,7 +207,8 @@ class Chain:
         channels = self.field.channels
         if wrong := {mean.size, std.size} - {1, channels}:
             count = "three" if wrong == {3} else max(wrong)
-            raise OptionError(f"Normalize: {self.field.name!r} has {_counted(channels)}, {transform} is for {count}")
+            message = f"Normalize: {self.field.name!r} has {_counted(channels)}, {transform} is for {count}"
+            raise OptionError(message + _FOR_GRAY * (channels == 1))
         if self.table.size:
             self._check_units(transform, *(np.broadcast_to(v, channels) for v in (mean, std)))
         self._scale(1 / std, -mean / std)
