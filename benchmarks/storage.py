@@ -193,8 +193,8 @@ def time_loaders(
     return {key: statistics.median(values) for key, values in turns.items()}
 
 
-def within_limits(folder: Path, seconds: float, ffcv: Ffcv | None) -> dict[str, dict[str, float]]:
-    """Return pairs a second of each codec, and of FFCV, within each limit, medians of three turns."""
+def within_limits(folder: Path, seconds: float, turns: int, ffcv: Ffcv | None) -> dict[str, dict[str, float]]:
+    """Return pairs a second of each codec, and of FFCV, within each limit, medians of some turns."""
     programs = dict.fromkeys(CODECS, ()) | ({} if ffcv is None else {"FFCV": ffcv.program})
     nbytes = sum(path.stat().st_size for path in (folder / "raw").glob("data*.mdb"))
     own = 64 * 2**20  # batches, and what opening allocates
@@ -205,11 +205,11 @@ def within_limits(folder: Path, seconds: float, ffcv: Ffcv | None) -> dict[str, 
     limits.append(Limit("cold disk, as it is"))
     found: dict[str, dict[str, float]] = {}
     for limit in limits:
-        turns: dict[str, list[float]] = {name: [] for name in programs}
-        for _ in range(3):
+        speeds: dict[str, list[float]] = {name: [] for name in programs}
+        for _ in range(turns):
             for name, program in programs.items():
-                turns[name].append(pairs_per_s(folder / name, limit, seconds, program))
-        found[limit.name] = {codec: statistics.median(speeds) for codec, speeds in turns.items()}
+                speeds[name].append(pairs_per_s(folder / name, limit, seconds, program))
+        found[limit.name] = {codec: statistics.median(all_turns) for codec, all_turns in speeds.items()}
     return found
 
 
@@ -350,7 +350,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             found_loaders.popitem()[1].close()
         gc.collect()
         try:
-            limited = within_limits(folder, seconds, ffcv)
+            limited = within_limits(folder, seconds, 1 if options.quick else 3, ffcv)
         except PermissionError as error:
             yield "Little memory, slow disks", {}, f"not measured: {error}"
         else:

@@ -88,7 +88,7 @@ def test_an_epoch_prints_loss_scores_and_where_the_time_went(
     for number, line in enumerate(lines[2:4], start=1):
         assert re.fullmatch(
             rf"epoch {number}/2  loss \d\.\d+e-\d+  PSNR \d+\.\d\d dB \([+-]\d+\.\d\d to bicubic\)  "
-            r"SSIM 0\.\d{4} \([+-]\d\.\d{4}\)  \d+\.\d ms/step "
+            r"SSIM 0\.\d{4} \([+-]\d\.\d{4}\)  [\d,]+\.\d ms/step "
             r"\(data \d+%, copy \d+%, forward \d+%, backward \d+%, update \d+%\)",
             line,
         )
