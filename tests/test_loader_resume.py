@@ -20,7 +20,7 @@ import lmdbloader
 from lmdbloader import LMDBDataset, Loader, ProgressiveResize, QuasiRandom
 from lmdbloader.errors import OptionError, WorkerError
 from lmdbloader.superres import degradations
-from lmdbloader.transforms import RandomCrop, RandomDihedral
+from lmdbloader.transforms import MixUp, RandomCrop, RandomDihedral
 
 COUNT = 83
 ORDERS = ("random", "quasi_random", "sequential", QuasiRandom(2000, 9000))
@@ -313,6 +313,9 @@ def test_other_transforms_are_a_warning_with_both(ds: LMDBDataset) -> None:
         loader.load_state_dict(state)
     state.pop("transforms")
     loader.load_state_dict(state)
+    state = make(ds, transforms=[RandomCrop(8), MixUp(0.4, 10)]).state_dict()
+    with pytest.warns(UserWarning, match=r"MixUp\(alpha=0\.4, .* MixUp\(alpha=4"):
+        make(ds, transforms=[RandomCrop(8), MixUp(4, 10)]).load_state_dict(state)
 
 
 def test_states_of_something_else_are_refused_by_name(ds: LMDBDataset, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from numbers import Integral
 from typing import Any
 
@@ -13,7 +13,7 @@ from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
 from lmdbloader.store.rows import text_of
 from lmdbloader.transforms.base import SeveralViews, Transform
-from lmdbloader.transforms.functions import described, is_compiled
+from lmdbloader.transforms.functions import BatchFunction, described, is_compiled
 
 STATE_VERSION = 2
 _KINDS = {
@@ -117,14 +117,19 @@ def identity(dataset: LMDBDataset, order: str, length: int, transforms: Sequence
         dataset: The one that is read; equal rows have equal digests, however they were selected.
         order: The text of the Loader's order; equal texts mean equal orders.
         length: Positions of the order, of one epoch if they differ.
-        transforms: The loader's, added as text; functions by their names. No position depends on them.
+        transforms: The loader's, added as text; plain functions by their names. No position depends on them.
     """
     digest = dataset.reader.manifest.content_digest
     if (rows := text_of(dataset.stored_rows)) != text_of(range(len(dataset.reader))):
         digest += f", rows {rows}"
-    ours = [isinstance(t, Transform | SeveralViews) or is_compiled(t) for t in transforms]
-    texts = [str(t) if own else described(t).split(" (")[0] for t, own in zip(transforms, ours, strict=True)]
+    texts = [str(t) if _has_text(t) else described(t).split(" (")[0] for t in transforms]
     return {"length": length, "order": order, "content_digest": digest, "transforms": ", ".join(texts)}
+
+
+def _has_text(transform: Any) -> bool:
+    """Return whether the text of a transform or function shows its arguments, and no address in memory."""
+    is_mixing = isinstance(transform, BatchFunction) and is_dataclass(transform)
+    return is_mixing or isinstance(transform, Transform | SeveralViews) or is_compiled(transform)
 
 
 def state_of(place: Place, same: Mapping[str, Any]) -> dict[str, Any]:
