@@ -228,6 +228,20 @@ def test_one_that_was_killed_after_it_was_in_place_is_found_done(
     assert not again.was_finished and again.num_samples == 14 and len(values_of(db)) == 14
 
 
+def test_one_of_clips_that_was_killed_after_it_was_in_place_is_found_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "ab":
+        lmdbloader.write([{"clip": name, "frame": i} for i in range(4)], tmp_path / name)
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+        patch.setattr(Work, "discard", _fail)
+        lmdbloader.append(tmp_path / "a", [tmp_path / "b"])
+    done = lmdbloader.append(tmp_path / "a", [tmp_path / "b"])
+    assert done.was_finished and len(LMDBDataset(tmp_path / "a")) == 8
+    with pytest.raises(OptionError, match="clip 'b' is also in"):
+        lmdbloader.append(tmp_path / "a", [tmp_path / "b"])
+
+
 def test_one_to_itself_that_was_killed_is_found_done_or_begins_again(
     place: Path, db: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from moving_photos import HEIGHT, WIDTH, frame_of, save_clips
 from PIL import Image
+from test_conversion_sources_lmdbs import save_lmdb
 
 import lmdbloader
 from lmdbloader import Clips, LMDBDataset
@@ -78,6 +81,28 @@ def test_pairs_are_matched_by_clip_and_frame(reds: Path, photos: Path, tmp_path:
     (tmp_path / "X4" / "001" / "00000003.png").unlink()
     with pytest.raises(SourceError, match=r"001/00000003\.png"):
         lmdbloader.convert(None, tmp_path / "e.lmdb", hr=reds, lr=tmp_path / "X4", layout="clips")
+
+
+def test_lmdbs_of_frames_are_clips(reds: Path, tmp_path: Path) -> None:
+    """The keys of BasicSR's LMDBs are the paths of frames without a suffix."""
+    lows: dict[bytes, bytes] = {}
+    highs: dict[bytes, bytes] = {}
+    for file in sorted(reds.rglob("*.png")):
+        key = str(file.relative_to(reds).with_suffix("")).encode()
+        Image.fromarray(downscale(np.asarray(Image.open(file)), 4)).save(low := io.BytesIO(), "PNG")
+        lows[key], highs[key] = low.getvalue(), file.read_bytes()
+    hr, lr = save_lmdb(tmp_path / "b_gt.lmdb", highs), save_lmdb(tmp_path / "b_lq.lmdb", lows)
+    lmdbloader.convert(hr, tmp_path / "one", layout="clips", scale=4, shuffle=1)
+    lmdbloader.convert(None, tmp_path / "two", layout="clips", hr=hr, lr=lr)
+    lmdbloader.convert(reds, tmp_path / "files", layout="clips", scale=4)
+    assert frames(tmp_path / "two") == [(clip, number) for clip, numbers in REDS.items() for number in numbers]
+    for name in ("one", "two"):
+        windows, expected = Clips(tmp_path / name, 5), Clips(tmp_path / "files", 5, keys=["001/00000004"])[0]
+        (found,) = [window for window in windows if (window.clip, window.frame[2]) == ("001", 4)]
+        assert len(windows) == 28 and torch.equal(found.hr, expected.hr) and torch.equal(found.lr, expected.lr)
+    plain = save_lmdb(tmp_path / "plain.lmdb", {b"baboon": highs[key]})
+    with pytest.raises(SourceError, match="baboon: expected a folder for each clip"):
+        lmdbloader.convert(plain, tmp_path / "three", layout="clips")
 
 
 def test_a_frame_that_is_left_out_leaves_a_gap(reds: Path, photos: Path, tmp_path: Path) -> None:

@@ -83,6 +83,8 @@ def test_halves_of_pairs_are_not_taken_for_classes_or_images(tmp_path: Path, hig
         (("GTmod12/a.png", "LRbicx2/b.png"), "GTmod12/, LRbicx2/, probably halves of pairs"),
         (("X2/1x2.png", "X3/1x3.png", "X4/1x4.png"), "X2/, X3/, X4/, probably the same images at several scales"),
         (("1.png", "1_mask.png", "2.png"), "1_mask.png, probably the mask of another image"),
+        (("train_sharp/a/1.png", "X4/a/1.png"), "train_sharp/, X4/, probably halves of pairs"),
+        (("GT/a/1.png", "BIx4/a/1.png", "BDx4/a/1.png"), "GT/, BDx4/, BIx4/, probably halves of pairs"),
         # A folder around them makes no difference.
         (("train/images/1.png", "train/masks/1.png"), "src/train: holds images/, masks/"),
         (("images/train/1.png", "images/val/2.png", "labels/train/1.txt"), "src/images: holds train/, val/"),
@@ -90,6 +92,43 @@ def test_halves_of_pairs_are_not_taken_for_classes_or_images(tmp_path: Path, hig
 )
 def test_images_and_what_belongs_to_them_are_not_classes(tmp_path: Path, names: tuple[str, ...], what: str) -> None:
     check(tmp_path, names, what)
+
+
+@pytest.mark.parametrize(
+    ("high", "low"),
+    [
+        ("train_sharp", "train_sharp_bicubic/X4"),
+        ("GT", "LQ"),
+        ("sharp", "X4"),
+        ("GT", "BIx4"),
+        ("val/sharp", "val/blur"),
+        ("X2", "X4"),
+    ],
+)
+def test_halves_of_pairs_are_not_taken_for_clips(tmp_path: Path, high: str, low: str) -> None:
+    names = [f"{half}/{clip}/{frame}.png" for half in (high, low) for clip in ("000", "001") for frame in range(3)]
+    src = make(tmp_path / "src", *names)
+    with pytest.raises(SourceError, match=r"hr and lr\. To make clips of all of them, convert each folder on its own"):
+        lmdbloader.convert(src, tmp_path / "out", layout="clips")
+    assert lmdbloader.convert(src / low, tmp_path / "low", layout="clips").num_samples == 6
+    assert not (tmp_path / "out").exists()
+
+
+def test_splits_and_folders_named_like_masks_are_clips(tmp_path: Path) -> None:
+    names = ("train/000/1.png", "val/000/1.png", "images/000/1.png", "masks/000/1.png")
+    assert lmdbloader.convert(make(tmp_path / "src", *names), tmp_path / "out", layout="clips").num_samples == 4
+
+
+def test_halves_that_are_named_like_splits_are_halves(tmp_path: Path) -> None:
+    names = [f"{half}/{clip}/1.png" for half in ("train_sharp", "train_sharp_bicubic/X4") for clip in ("000", "001")]
+    src = check(tmp_path, tuple(names), "train_sharp/000/1.png and train_sharp_bicubic/X4/000/1.png, probably halves")
+    for options in ([], ["--layout", "clips"], ["--scale", "4"]):
+        assert main(["convert", str(src), str(tmp_path / "out"), "--split", "--quiet", *options]) == 1
+    assert not (tmp_path / "out").exists()
+    # Splits of both halves are splits, as those of DIV2K; so are the domains of CycleGAN.
+    make(src, "val_sharp/000/1.png", "val_sharp_bicubic/X4/000/1.png")
+    assert len(lmdbloader.find_splits(src, layout="images")) == len(lmdbloader.find_splits(src, layout="clips")) == 4
+    assert len(lmdbloader.find_splits(make(tmp_path / "cyclegan", "trainA/1.jpg", "trainB/1.jpg"))) == 2
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import lmdbloader
-from lmdbloader import LMDBDataset, fields
+from lmdbloader import Clips, LMDBDataset, fields
 from lmdbloader.errors import CorruptError, DestinationError, OptionError
 from lmdbloader.store import read_manifest
 from lmdbloader.transforms import Resize
@@ -292,3 +292,41 @@ def test_jpeg_files_are_copied_unchanged(photos: Path, tmp_path: Path) -> None:
     lmdbloader.extract(tmp_path / "out", tmp_path / "files")
     for file in (tmp_path / "all").rglob("*.jpg"):
         assert (tmp_path / "files" / file.relative_to(tmp_path / "all")).read_bytes() == file.read_bytes()
+
+
+def write_clips(path: Path, clips: str, numbers: range = range(4)) -> Path:
+    frames = ({"image": np.full((8, 8), i, np.uint8), "clip": clip, "frame": i} for clip in clips for i in numbers)
+    lmdbloader.write(frames, path)
+    return path
+
+
+def clips_in(path: Path) -> list[str]:
+    return list(dict.fromkeys(LMDBDataset(path).table["clip"].to_pylist()))
+
+
+def test_clips_of_the_same_name_are_refused_or_prefixed(tmp_path: Path) -> None:
+    one, two = write_clips(tmp_path / "one.lmdb", "ab"), write_clips(tmp_path / "two.lmdb", "bc", range(4, 8))
+    before = content(one)
+    for call in (lambda: lmdbloader.merge([one, two], tmp_path / "both"), lambda: lmdbloader.append(one, [two])):
+        with pytest.raises(OptionError, match=r"two.lmdb: clip 'b' is also in one.lmdb.*prefix_sources=True"):
+            call()
+    assert content(one) == before and sorted(path.name for path in tmp_path.iterdir()) == ["one.lmdb", "two.lmdb"]
+    # Other clips, and frames without clips, are not concerned.
+    lmdbloader.merge([one, LMDBDataset(two).where("clip == 'c'")], tmp_path / "some")
+    lmdbloader.merge([one, two], tmp_path / "frames", fields=["image"])
+    lmdbloader.merge([one, two], tmp_path / "both", prefix_sources=True, drop_sources=True)
+    assert clips_in(tmp_path / "some") == ["a", "b", "c"]
+    assert clips_in(tmp_path / "both") == ["one/a", "one/b", "two/b", "two/c"]
+    assert len(Clips(tmp_path / "both", 4)) == 4
+    lmdbloader.append(one, [two], prefix_sources=True)
+    assert clips_in(one) == ["a", "b", "two/b", "two/c"] and len(Clips(one, 4)) == 4
+    with pytest.raises(OptionError, match=r"clip 'b' is also in one.lmdb.*Leave it out of one: .*clip != 'b'"):
+        lmdbloader.append(one, [two], prefix_sources=True)
+
+
+def test_a_text_called_clip_is_no_clip_without_frames(tmp_path: Path) -> None:
+    for name in "ab":
+        lmdbloader.write([{"clip": "a cat", "n": 1, "source": "x"}], tmp_path / name)
+    lmdbloader.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "out", prefix_sources=True)
+    assert clips_in(tmp_path / "out") == ["a cat"]
+    assert LMDBDataset(tmp_path / "out").table["source"].to_pylist() == ["a/x", "b/x"]

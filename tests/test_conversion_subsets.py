@@ -148,3 +148,17 @@ def test_another_choice_does_not_replace_a_subset(path: Path, tmp_path: Path) ->
         lmdbloader.subset(path, tmp_path / "out", "label == 2")
     with pytest.raises(DestinationError, match="is one of the inputs"):
         lmdbloader.subset(path, path, "label == 2", overwrite=True)
+
+
+def test_single_frames_of_clips_are_not_drawn(tmp_path: Path) -> None:
+    frames = ({"image": np.full((8, 8), i, np.uint8), "clip": clip, "frame": i} for clip in "abcd" for i in range(5))
+    lmdbloader.write(frames, tmp_path / "clips")
+    for options in ({"limit": 10}, {"fraction": 0.5}, {"limit": 2, "where": "clip == 'a'"}):
+        with pytest.raises(OptionError, match=r"single frames of clips.*clip in .*split\(\[0\.1, 0\.9\]\)") as caught:
+            lmdbloader.subset(tmp_path / "clips", tmp_path / "out", **options)
+    line = str(caught.value).partition("in Python: ")[2].partition(" For single")[0].removesuffix(".")
+    exec(line.replace("0.1, 0.9", "0.25, 0.75"), {"lmdbloader": lmdbloader, "OUT": tmp_path / "part"})
+    assert len(lmdbloader.Clips(tmp_path / "part", 5)) == 1
+    lmdbloader.subset(tmp_path / "clips", tmp_path / "some", "clip in ('a', 'b')")
+    assert len(lmdbloader.Clips(tmp_path / "some", 5)) == 2
+    assert lmdbloader.subset(tmp_path / "clips", tmp_path / "images", limit=3, fields=["image"]).num_samples == 3

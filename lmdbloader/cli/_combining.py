@@ -19,14 +19,14 @@ def add_choices(parser: argparse.ArgumentParser, first: str, others: str, when: 
     Args:
         parser: Of the command.
         first: The dataset whose classes come first.
-        others: Those whose sources get a prefix.
+        others: Those whose sources and clips get a prefix.
         when: When the names of sources may be left out, with a comma before it.
     """
     parser.add_argument("--add-classes", action="store_true", help=f"add classes that {first} lacks, after its own")
     parser.add_argument(
         "--prefix-sources",
         action="store_true",
-        help=f"put the name of {others}'s folder, without .lmdb, in front of the names of its sources",
+        help=f"put the name of {others}'s folder, without .lmdb, in front of the names of its sources and clips",
     )
     parser.add_argument("--drop-sources", action="store_true", help=f"leave the names of sources out{when}")
 

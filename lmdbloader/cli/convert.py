@@ -66,8 +66,9 @@ layouts of SRC, detected unless --layout is given:
            --scale is given. Folders such as train/ and val/ are refused:
            see --split.
   clips    for lmdbloader.Clips: a folder of numbered frames for each clip, such
-           as 000/00000012.png, or video files, with lmdbloader[video] (fields
-           image, or lr and hr; clip and frame). Never detected.
+           as 000/00000012.png, an LMDB with such keys, or video files, with
+           lmdbloader[video] (fields image, or lr and hr; clip and frame). Never
+           detected.
   masks    a folder of images and one of masks, matched by name: a.jpg with
            a.png or a_mask.png (fields image and mask). SRC holds images/ and
            masks/, or is the folder of images, with --masks DIR. Never detected.

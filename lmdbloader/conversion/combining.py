@@ -27,7 +27,7 @@ from lmdbloader.conversion.provenance import find_finished
 from lmdbloader.errors import DestinationError, DiskFullError, OptionError
 from lmdbloader.format.codecs import Payloads, encode_many
 from lmdbloader.format.digests import digest_of
-from lmdbloader.format.layout import LEFT_OUT_FILE, SKIPPED_FILE, Field, image_of, undecided
+from lmdbloader.format.layout import CLIP, LEFT_OUT_FILE, SKIPPED_FILE, Field, holds_clips, image_of, undecided
 from lmdbloader.format.manifest import Description, Manifest, field_json
 from lmdbloader.store import (
     IO,
@@ -89,7 +89,7 @@ class Part:
         names: Of the fields that may be taken.
         title: The dataset in messages.
         numbers: By field of labels that are renumbered: the new number of each class.
-        prefix: Put in front of the names of its sources.
+        prefix: Put in front of the names of its sources and clips.
     """
 
     reader: Reader
@@ -466,10 +466,12 @@ def _chunks(recipe: Recipe, first: int, stop: int) -> Iterator[Chunk]:
 
 
 def _adapted(chunk: Chunk, part: Part, rows: I64) -> Chunk:
-    """Return samples with the labels and the names of sources of the new dataset."""
+    """Return samples with the labels and the names of sources and clips of the new dataset."""
     columns, payloads = dict(chunk.columns), dict(chunk.payloads)
-    if part.prefix and "source" in columns:
-        columns["source"] = [f"{part.prefix}/{name}" for name in columns["source"]]
+    named = ("source", CLIP) if holds_clips(part.reader.fields) else ("source",)
+    for name in named if part.prefix else ():
+        if name in columns:
+            columns[name] = [f"{part.prefix}/{text}" for text in columns[name]]
     for name, numbers in part.numbers.items():
         if name in payloads:
             payloads[name] = _relabeled(part, name, rows, numbers)

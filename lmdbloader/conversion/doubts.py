@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -46,44 +46,65 @@ def refuse_swapped(src: str | os.PathLike[str] | None, out: Path) -> None:
 
 
 def refuse_mistaken(src: Location, listing: Listing) -> None:
-    """Refuse a folder that was detected as images or classes, if its names say something else.
+    """Refuse a folder that was detected as images or classes, or named as clips, if its names say something else.
 
     Args:
         src: The folder.
-        listing: What was found in it.
+        listing: What was found in it. Clips are refused only if they are halves of pairs.
 
     Raises:
         SourceError: It seems to hold splits, images with masks, halves of pairs, or images at several scales.
     """
-    if listing.layout not in ("images", "classes"):
+    if listing.layout not in ("images", "classes", "clips"):
         return
+    are_clips = listing.layout == "clips"
     names = listing.sources.names
     inside, folders, has_loose = _folders_of(listing)
     place = src if not inside else src / inside if isinstance(src, Path) else f"{src.rstrip('/')}/{inside}"
     splits = [name for name in folders if is_split(name)]
     training = [name for name in splits if is_of_training(name)]
-    # CycleGAN's trainA and trainB, train2014 and train2017 are splits too.
-    if training and (len(training) < len(splits) or 1 < len(training) == len(folders)):
+    halves = _find_halves(names)
+    # CycleGAN's trainA and trainB, train2014 and train2017 are splits too; train_sharp and train_sharp_bicubic are not.
+    is_split_up = len(training) < len(splits) or (1 < len(training) == len(folders) and not halves)
+    if training and is_split_up and not are_clips:
         line = "Convert each on its own"
         if isinstance(src, Path):
             line += ", or all with `lmdbloader convert --split`"
         raise _refused(place, _shown(splits), "splits of a dataset", line)
     if not has_loose:
         images, masks = list(filter(is_of_images, folders)), list(filter(is_of_masks, folders))
-        if images and masks:
+        if images and masks and not are_clips:
             line = f"Write {option('layout', 'masks')}, or convert {images[0]}/ with {option('masks')}"
             raise _refused(place, _shown([*images, *masks]), "images and their masks", line)
-        high, low = list(filter(is_high, folders)), list(filter(is_low, folders))
+        scales = list(filter(is_of_scale, folders))
+        high = [name for name in folders if is_high(name) or (scales and half_of(name)[0] == "high")]
+        low = [*filter(is_low, folders), *scales]
         if high and low:
-            raise _refused(place, _shown([*high, *low]), "halves of pairs", _line_for_halves())
-        if len(folders) > 1 and all(map(is_of_scale, folders)):
-            line = f"{_line_for_halves()}, or convert each on its own"
-            raise _refused(place, _shown(folders), "the same images at several scales", line)
-    if halves := _find_halves(names):
-        raise _refused(src, " and ".join(map(as_text, halves)), "halves of a pair", _line_for_halves())
-    if mask := _find_mask(names):
+            raise _refused(place, _shown([*high, *low]), "halves of pairs", _line_for_halves(), are_clips)
+        if len(folders) > 1 and len(scales) == len(folders):
+            raise _refused(place, _shown(folders), "the same images at several scales", _line_for_halves(), are_clips)
+    if halves:
+        raise _refused(src, " and ".join(map(as_text, halves)), "halves of a pair", _line_for_halves(), are_clips)
+    if not are_clips and (mask := _find_mask(names)):
         line = f"Put the masks into a folder of their own, and name it with {option('masks')}"
         raise _refused(src, mask, "the mask of another image", line)
+
+
+def refuse_halves(src: Path, splits: Mapping[str, Names]) -> None:
+    """Refuse splits that are all of training and seem to be the halves of pairs, such as those of REDS.
+
+    Args:
+        src: The folder of the splits.
+        splits: The names of the images in each.
+
+    Raises:
+        SourceError: They are halves.
+    """
+    if len(splits) > 1 and all(map(is_of_training, splits)):
+        names = (os.fsencode(split) + b"/" + name for split, found in splits.items() for name in found)
+        if halves := _find_halves(Names.join(b"", names)):
+            what = f"holds {' and '.join(map(as_text, halves))}, probably halves of a pair and not splits"
+            raise SourceError(f"{src}: {what}. {_line_for_halves()}, or convert each on its own.")
 
 
 def splits_as_classes(classes: Sequence[str] | None) -> tuple[str, ...]:
@@ -93,8 +114,10 @@ def splits_as_classes(classes: Sequence[str] | None) -> tuple[str, ...]:
     return (f"the classes are {', '.join(classes)}: `lmdbloader convert --split` makes a dataset of each.",)
 
 
-def _refused(place: Location, what: str, probably: str, line: str) -> SourceError:
+def _refused(place: Location, what: str, probably: str, line: str, are_clips: bool = False) -> SourceError:
     insist = f"{option('layout', 'classes')} takes folders for classes, {option('layout', 'images')} every image alike"
+    if are_clips:
+        insist = "To make clips of all of them, convert each folder on its own"
     return SourceError(f"{place}: holds {what}, probably {probably}. {line}. {insist}.")
 
 

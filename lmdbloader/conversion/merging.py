@@ -27,7 +27,8 @@ from lmdbloader.conversion.combining import (
 from lmdbloader.conversion.destination import named_folder, new_folder
 from lmdbloader.conversion.provenance import APPENDED
 from lmdbloader.errors import OptionError
-from lmdbloader.format.layout import Field, bits_text, channels_text, undecided
+from lmdbloader.format.layout import CLIP, Field, bits_text, channels_text, holds_clips, undecided
+from lmdbloader.store import Work
 
 
 def merge(
@@ -56,8 +57,8 @@ def merge(
         out: The new dataset. One that was made of the same samples by the same call is left as it is.
         fields: The fields to copy, in this order; by default all of the first dataset, which the others must have too.
         add_classes: Add classes that the first dataset lacks, after its own (default: refuse them).
-        prefix_sources: Put the name of each dataset's folder, without .lmdb, in front of the names of its sources:
-            a/0001.png. Equal names in several datasets then stay apart.
+        prefix_sources: Put the name of each dataset's folder, without .lmdb, in front of the names of its sources and
+            clips: a/0001.png. Equal names in several datasets then stay apart.
         drop_sources: Leave the names of sources out (default: refuse datasets of which only some have them).
         overwrite: Replace an existing dataset, once the new one is complete.
         restart: Discard the progress of an interrupted call; by default it is continued.
@@ -122,7 +123,7 @@ def append(
         fields: The fields of `db`, if the others have more (default: refuse such datasets).
         add_classes: Add classes that `db` lacks, after its own (default: refuse them).
         prefix_sources: Put the name of each appended dataset's folder, without .lmdb, in front of the names of its
-            sources: a/0001.png. The names that `db` has stay as they are.
+            sources and clips: a/0001.png. The names that `db` has stay as they are.
         drop_sources: Leave the names of sources out, if `db` has none (default: refuse datasets that have them).
         restart: Discard the progress of an interrupted call; by default it is continued.
         progress: Show a progress bar on a terminal, in a log a line every 30 seconds.
@@ -210,15 +211,19 @@ def _recipe(
         OptionError: The datasets do not fit together.
     """
     add_classes, drop_sources = flag("add_classes", add_classes), flag("drop_sources", drop_sources)
-    if flag("prefix_sources", prefix_sources) and drop_sources:
+    names = chosen_fields(parts, fields)
+    common = _common_fields(parts, names, is_chosen=fields is not None, grows=call == "append")
+    has_clips = holds_clips({f.name: f for f in common})
+    if flag("prefix_sources", prefix_sources) and drop_sources and not has_clips:
         raise OptionError(
             f"{option('prefix_sources', True)} has no effect with {option('drop_sources', True)}. Leave one out."
         )
-    names = chosen_fields(parts, fields)
-    common = _common_fields(parts, names, is_chosen=fields is not None, grows=call == "append")
     with_source = _keeps_sources(parts, drop_sources)
     if prefix_sources:
-        parts = _prefixed(parts, with_source, grows=call == "append")
+        parts = _prefixed(parts, with_source or has_clips, grows=call == "append")
+    # A call that was killed after the grown dataset was in place finds its own clips there, and is done.
+    if has_clips and not (call == "append" and Work(parts[0].reader.path).is_published()):
+        _refuse_shared_clips(parts)
     classes, parts, notes = _common_classes(parts, names, add_classes)
     notes += _differences(parts, common)
     choices = {"add_classes": True} if add_classes and any(part.numbers for part in parts) else {}
@@ -293,13 +298,29 @@ def _keeps_sources(parts: Sequence[Part], drops: bool) -> bool:
     return True
 
 
-def _prefixed(parts: Sequence[Part], with_source: bool, *, grows: bool) -> tuple[Part, ...]:
-    """Return parts whose sources have the name of the dataset in front; those of a dataset that grows stay.
+def _refuse_shared_clips(parts: Sequence[Part]) -> None:
+    """Raise OptionError if two parts have a clip of the same name, whose frames would become one clip."""
+    owners: dict[str, Part] = {}
+    for part in parts:
+        rows = np.arange(len(part.reader)) if part.rows is None else part.rows
+        for clip in sorted(set(part.reader.read_texts(CLIP, rows))):
+            owner = owners.setdefault(f"{part.prefix}/{clip}" if part.prefix else clip, part)
+            if owner is part:
+                continue
+            line = f"Put the name of each dataset in front of its clips: {option('prefix_sources', True)}"
+            if part.prefix:
+                line = f"Leave it out of one: lmdbloader subset DB {f'clip != {clip!r}'!r} -o OUT"
+            what = f"clip {clip!r} is also in {owner.title}, and their frames would become one clip"
+            raise OptionError(f"{part.title}: {what}. {line}.")
+
+
+def _prefixed(parts: Sequence[Part], with_names: bool, *, grows: bool) -> tuple[Part, ...]:
+    """Return parts whose sources and clips have the name of the dataset in front; those of a dataset that grows stay.
 
     Raises:
-        OptionError: There are no sources, or two datasets have the same name.
+        OptionError: There are neither sources nor clips, or two datasets have the same name.
     """
-    if not with_source:
+    if not with_names:
         raise OptionError(f"{option('prefix_sources', True)}: the datasets have no sources. Leave it out.")
     names: dict[str, str] = {}
     found = list(parts[:grows])

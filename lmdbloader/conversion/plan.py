@@ -105,7 +105,7 @@ def make_plan(src: str | os.PathLike[str] | None, options: ConvertOptions) -> Pl
     notes = listing.notes
     if listing.layout == "masks":
         notes += check_numbers(listing.sources, is_binary=options.binary_masks)
-    if places[0] is not None and options.layout == "auto" and options.classes is None:
+    if places[0] is not None and options.layout in ("auto", "clips") and options.classes is None:
         refuse_mistaken(places[0], listing)
     notes += splits_as_classes(listing.classes)
     _check_pairs(options, listing.layout)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from lmdbloader.base.arguments import ordered_texts
 from lmdbloader.base.option_names import option
 from lmdbloader.base.text import counted
-from lmdbloader.conversion.doubts import refuse_mistaken
+from lmdbloader.conversion.doubts import refuse_halves, refuse_mistaken
 from lmdbloader.conversion.sources.clips import FIELDS
 from lmdbloader.conversion.sources.folders import holds_images, is_circular
 from lmdbloader.conversion.sources.layouts import Layout, list_sources
@@ -131,7 +131,8 @@ def find_splits(
 
     Raises:
         SourceNotFoundError: There is nothing at `src`.
-        SourceError: No folder in `src` is called train, val, test or the like, or one of them holds no images.
+        SourceError: No folder in `src` is called train, val, test or the like, one of them holds no images, or they
+            seem to be the halves of pairs.
         OptionError: The splits have different layouts.
 
     >>> for split in lmdbloader.find_splits("imagenet"):  # doctest: +SKIP
@@ -154,6 +155,8 @@ def find_splits(
     paths = [p for p in paths if p.name.lower() in SPLITS or holds_images(p, rasters=rasters)]
     # What is missing is refused when the split is converted, unless it may be left out.
     listings = [list_sources(path, layout=layout, prefer_images=prefer_images, skip=True) for path in paths]
+    if layout in ("auto", "clips"):
+        refuse_halves(folder, {path.name: found.sources.names for path, found in zip(paths, listings, strict=True)})
     layouts = {listing.layout for listing in listings}
     if len(layouts) > 1:
         found = ", ".join(f"{p.name}: {listing.layout}" for p, listing in zip(paths, listings, strict=True))
@@ -163,7 +166,7 @@ def find_splits(
             f"{folder}: its folders have different layouts ({found}).{why} Choose one with {option('layout')}, or "
             "convert them one by one."
         )
-    if layout == "auto":
+    if layout in ("auto", "clips"):
         for path, listing in zip(paths, listings, strict=True):
             refuse_mistaken(path, listing)
     classes = None

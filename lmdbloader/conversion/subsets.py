@@ -18,7 +18,7 @@ from lmdbloader.conversion.combining import Combined, Part, Recipe, chosen_field
 from lmdbloader.conversion.destination import new_folder
 from lmdbloader.conversion.selection import mixed
 from lmdbloader.errors import OptionError
-from lmdbloader.format.layout import undecided
+from lmdbloader.format.layout import CLIP, holds_clips, undecided
 from lmdbloader.store import check_rows
 from lmdbloader.store.conditions import matching
 
@@ -71,7 +71,8 @@ def subset(
         NotFoundError: The dataset does not exist.
         FormatError: It is not a finished dataset of this format version.
         CorruptError: It is damaged; nothing is put in place. `lmdbloader repair` saves its sound samples.
-        OptionError: The condition, a number or a name does not fit the dataset, or no sample is left.
+        OptionError: The condition, a number or a name does not fit the dataset, no sample is left, or `limit` or
+            `fraction` would take single frames of clips.
         DestinationError: `out` is taken, the dataset or inside of it; or another call is unfinished there.
         DiskFullError: No room left.
 
@@ -103,8 +104,10 @@ def subset(
     if not len(part):
         what = f"no sample fits the condition {where}" if where is not None else "no sample is chosen"
         raise OptionError(f"{part.title}: {what}, of {counted(given, 'sample')}; a dataset has at least one.")
-    part = _some(part, limit, fraction, seed)
     chosen = chosen_fields([part], fields)
+    if (limit, fraction) != (None, None):
+        _refuse_clips(part, chosen)
+    part = _some(part, limit, fraction, seed)
     manifest = part.reader.manifest
     choices = {"where": where} if where is not None else {}
     recipe = Recipe(
@@ -172,6 +175,17 @@ def _by_name(part: Part, names: Sequence[str]) -> Part:
     stops = np.searchsorted(sorted_codes, asked, side="right")
     pieces = [order[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
     return part.selected(np.concatenate(pieces) if pieces else np.empty(0, np.int64))
+
+
+def _refuse_clips(part: Part, chosen: Sequence[str]) -> None:
+    """Raise OptionError for frames of clips: single ones, chosen at random, make no windows."""
+    if holds_clips({name: part.reader.fields[name] for name in chosen}):
+        raise OptionError(
+            f"{part.title}: {option('limit')} and {option('fraction')} would take single frames of clips. Take whole "
+            f"clips: lmdbloader subset DB \"clip in ('000', '001')\" -o OUT; or a share of them in Python: "
+            f"lmdbloader.subset(lmdbloader.LMDBDataset({part.title!r}).split([0.1, 0.9])[0], OUT). For single frames "
+            f"leave out the field {CLIP!r}: {option('fields')}."
+        )
 
 
 def _some(part: Part, limit: int | None, fraction: float | None, seed: int | None) -> Part:

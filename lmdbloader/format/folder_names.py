@@ -20,7 +20,7 @@ _MASKS = re.compile(
 _MASK_SUFFIX = re.compile(rb"[_-](masks?|seg(mentation)?|labels?|gt|annotations?)$", re.IGNORECASE)
 _HIGH = re.compile(r"(hr|gt|gtmod|high_?res)([_-]?x?[0-9]+)?([_-].*)?", re.IGNORECASE)
 _SCALE = re.compile(r"x[2-8]|[2-8]x", re.IGNORECASE)
-_LOW = re.compile(r"(lr|lq|lrbic|low_?res)([_-]?x?[0-9]+)?([_-].*)?", re.IGNORECASE)
+_LOW = re.compile(r"(lr|lq|lrbic|b[id](?=x)|low_?res)([_-]?x?[0-9]+)?([_-].*)?", re.IGNORECASE)
 # Words in the paths of halves of pairs, for super-resolution and other restoration.
 _HIGH_WORDS = {
     "hr", "hq", "gt", "high", "sharp", "clean", "clear", "norain", "normal", "target", "targets", "original",
@@ -80,7 +80,7 @@ def is_high(name: str) -> bool:
 
 
 def is_low(name: str) -> bool:
-    """Return whether a folder is named like the low-resolution half of pairs: LQ, LRbicx4."""
+    """Return whether a folder is named like the low-resolution half of pairs: LQ, LRbicx4, BDx4."""
     return _LOW.fullmatch(name) is not None
 
 

@@ -1,4 +1,4 @@
-"""Clips: numbered frames in a folder for each clip, as REDS and Vimeo-90K have them, or in a video file."""
+"""Clips: numbered frames in a folder for each clip, as REDS and Vimeo-90K have them, in an LMDB, or in video files."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from lmdbloader.base.option_names import option
+from lmdbloader.conversion.sources import lmdbs
 from lmdbloader.conversion.sources.folders import find_images
 from lmdbloader.conversion.sources.listing import Listing, Location, as_text, stem_of
 from lmdbloader.conversion.sources.videos import find_frames
@@ -27,12 +28,12 @@ def holds(place: Location) -> bool:
 
 
 def list_samples(place: Location, layout: str, prefer_images: bool) -> Listing:
-    """Return the frames of a folder, for `as_clips`; see `layouts.Source`."""
-    found = find_images(place)
+    """Return the frames of a folder, or of an LMDB with keys like their paths, for `as_clips`; see `layouts.Source`."""
+    found = lmdbs.list_samples(place, layout, prefer_images) if lmdbs.holds(place) else find_images(place)
     if not len(found.sources) and isinstance(place, Path):
         found = find_frames(place)
     if not len(found.sources):
-        raise SourceError(f"{place}: no frames; expected folders of images, or video files")
+        raise SourceError(f"{place}: no frames; expected folders of images, video files, or an LMDB of images")
     return found
 
 
@@ -48,7 +49,7 @@ def as_clips(place: object, listing: Listing) -> Listing:
         if (first := found.setdefault(tuple(place_in_clip(name).values()), i)) != i:
             raise SourceError(f"{place}: {names[first]} and {name} are the same frame of a clip. Rename one")
     order = np.array([found[key] for key in sorted(found)], np.int64)
-    layout = {"images": "clips"}.get(listing.layout, listing.layout)
+    layout = "pairs" if listing.layout == "pairs" else "clips"
     return replace(listing, layout=layout, sources=listing.sources.take(order), fields=FIELDS)
 
 
