@@ -476,7 +476,7 @@ def _adapted(chunk: Chunk, part: Part, rows: I64) -> Chunk:
         if name in payloads:
             payloads[name] = _relabeled(part, name, rows, numbers)
         else:
-            columns[name] = _renumbered(part, name, rows, np.asarray(columns[name]), numbers)
+            columns[name] = _renumbered(np.asarray(columns[name]), numbers)
     return Chunk(chunk.num_samples, payloads, columns)
 
 
@@ -485,22 +485,10 @@ def _relabeled(part: Part, name: str, rows: I64, numbers: I64) -> Payloads:
     nbytes = part.reader.raw_nbytes(name, rows)
     data, starts = np.empty(int(nbytes.sum()), np.uint8), np.cumsum(nbytes) - nbytes
     part.reader.read_into(name, rows, data, starts, nbytes)
-    of_sample = np.repeat(rows, nbytes // 8)
-    changed = _renumbered(part, name, of_sample, data.view("<i8"), numbers)
+    changed = _renumbered(data.view("<i8"), numbers)
     return encode_many(changed.astype("<i8").view(np.uint8), nbytes, part.reader.fields[name].codec or "raw")
 
 
-def _renumbered(part: Part, name: str, rows: I64, labels: npt.NDArray[Any], numbers: I64) -> I64:
-    """Return labels (n,) with new numbers; negative ones, which name no class, stay.
-
-    Raises:
-        OptionError: One is beyond the names of the classes.
-    """
-    if (beyond := labels >= len(numbers)).any():
-        first = int(np.flatnonzero(beyond)[0])
-        raise OptionError(
-            f"{part.title}: the {name} of sample {rows[first]} is {labels[first]}, but its classes have the numbers 0 "
-            f"to {len(numbers) - 1}, so it has no number in the new dataset. Leave such samples out: lmdbloader subset "
-            f"DB '{name} < {len(numbers)}' -o OUT."
-        )
+def _renumbered(labels: npt.NDArray[Any], numbers: I64) -> I64:
+    """Return labels (n,) with new numbers; negative ones, which name no class, stay."""
     return np.where(labels < 0, labels, numbers[np.maximum(labels, 0)])
