@@ -15,7 +15,7 @@ from lmdbloader.conversion.storage import PIXELS, Storage
 from lmdbloader.conversion.tasks import Part
 from lmdbloader.conversion.values import PayloadColumn, scalar, source_name
 from lmdbloader.errors import LmdbloaderError, OptionError
-from lmdbloader.fields import FieldType, as_boxes, is_whole_number, kind_named
+from lmdbloader.fields import FieldType, as_boxes, is_whole_number, kind_named, why_shares
 from lmdbloader.format.codecs import Payloads
 from lmdbloader.format.labels import LabelWatch
 from lmdbloader.format.layout import SOURCE, SOURCE_COLUMNS, Field, look_text, looks_of
@@ -331,11 +331,8 @@ def _refuse_shares(name: str, value: Any, number: int) -> None:
         boxes = as_boxes(value)
     except (TypeError, ValueError):  # the sample is refused when it is encoded
         return
-    if boxes.size and boxes.min() >= 0 and boxes.max() <= 1 and (boxes % 1).any():
-        raise OptionError(
-            f"sample {number}, field {name!r}: its boxes, such as {boxes[0].tolist()}, are within one pixel; expected "
-            "left, top, right, bottom in pixels. Multiply normalized ones by (width, height, width, height)."
-        )
+    if why := why_shares(boxes, "left, top, right, bottom"):
+        raise OptionError(f"sample {number}, field {name!r}: {why}")
 
 
 def check_looks(chunk: Chunk, fields: Sequence[Field], first: int, known: Mapping[str, int]) -> dict[str, int]:
