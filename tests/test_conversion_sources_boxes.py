@@ -375,7 +375,7 @@ def refusal_of(rows: list[Any]) -> str | None:
     """Return why all boxes together are refused, given (image, x, y, width, height, is_crowd) of each."""
     boxes = [row[1:5] for row in rows if not row[5]]
     numbers = [value for box in boxes for value in box]
-    if numbers and -0.1 <= min(numbers) and max(numbers) <= 1.1 and any(value % 1 for value in numbers):
+    if numbers and min(numbers) >= -0.1 and max(numbers) <= 1.1 and any(value % 1 for value in numbers):
         return "within one pixel"
     sizes = [SIZES[list(SIZES)[row[0]]] for row in rows if not row[5]]
     outside = [
