@@ -345,6 +345,21 @@ def as_boxes(value: Any) -> npt.NDArray[np.float32]:
     return boxes
 
 
+def why_shares(boxes: npt.NDArray[Any], sides: str) -> str:
+    """Return why boxes (n, 4) are probably shares of their image's sides, not `sides` in pixels; "" if they are not.
+
+    >>> why_shares(np.array([[20, 10, 80, 50]]), ""), why_shares(np.array([[0.2, 0, 0.5, 1]]), "")[:49]
+    ('', 'its boxes, such as [0.2, 0.0, 0.5, 1.0], are with')
+    """
+    # Boxes that were drawn by hand reach a little out of their image.
+    if not boxes.size or boxes.min() < -0.1 or boxes.max() > 1.1 or not (boxes % 1).any():
+        return ""
+    return (
+        f"its boxes, such as {boxes[0].tolist()}, are within one pixel; expected {sides} in pixels. Multiply "
+        "normalized ones by (width, height, width, height)."
+    )
+
+
 def _encode_boxes(value: Any) -> bytes:
     boxes = as_boxes(value)
     if (wrong := (boxes[:, 2:] < boxes[:, :2]).any(1)).any():

@@ -193,6 +193,23 @@ def test_values_that_do_not_fit_are_refused(tmp_path: Path, name: str, value: An
         lmdbloader.write([sample], tmp_path / "d", fields={name: DECLARED[name]})
 
 
+@pytest.mark.parametrize("numbers", [(2, 1), (0, 1), (1, 2), (1, 0)])
+def test_boxes_have_as_many_labels(tmp_path: Path, numbers: tuple[int, int]) -> None:
+    def sample(num_boxes: int, num_labels: int, labels: str) -> dict[str, Any]:
+        boxes = torch.tensor([[1, 2, 8, 9]] * num_boxes).reshape(-1, 4)
+        return {"image": np.zeros((9, 9, 3), np.uint8), "boxes": boxes, labels: [3] * num_labels}
+
+    for labels in ("kinds", "labels"):
+        declared = {"boxes": fields.Boxes(), labels: fields.Labels()}
+        lmdbloader.write([sample(0, 0, labels), sample(2, 2, labels)], tmp_path / labels, fields=declared)
+        if labels == "kinds":  # they may be of anything
+            lmdbloader.write([sample(*numbers, labels)], tmp_path / "d", fields=declared, overwrite=True)
+            continue
+        with pytest.raises(OptionError, match=f"sample 1: {numbers[0]} boxes and {numbers[1]} labels; expected a lab"):
+            lmdbloader.write([sample(1, 1, labels), sample(*numbers, labels)], tmp_path / "e", fields=declared)
+        assert not (tmp_path / "e").exists()
+
+
 @pytest.mark.parametrize("mix", [T.MixUp(num_classes=2), T.CutMix(num_classes=2)])
 def test_images_are_not_mixed_without_their_masks_and_boxes(tmp_path: Path, mix: T.BatchFunction) -> None:
     others = {"depth": np.zeros((20, 30), np.float32), "age": 3.5, "sex": 1, "key": "a.jpg", "notes": {"a": [1]}}

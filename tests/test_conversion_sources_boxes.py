@@ -371,6 +371,20 @@ def test_boxes_of_images_that_are_not_listed_are_counted(coco: Path) -> None:
 coordinates = st.floats(-100, 200, width=32)
 
 
+def refusal_of(rows: list[Any]) -> str | None:
+    """Return why all boxes together are refused, given (image, x, y, width, height, is_crowd) of each."""
+    boxes = [row[1:5] for row in rows if not row[5]]
+    numbers = [value for box in boxes for value in box]
+    if numbers and min(numbers) >= -0.1 and max(numbers) <= 1.1 and any(value % 1 for value in numbers):
+        return "within one pixel"
+    sizes = [SIZES[list(SIZES)[row[0]]] for row in rows if not row[5]]
+    outside = [
+        min(x, y, x + w, y + h) < -1 or max(x, x + w) > width + 1 or max(y, y + h) > height + 1
+        for (x, y, w, h), (height, width) in zip(boxes, sizes, strict=True)
+    ]
+    return "boxes reach beyond" if len(boxes) >= 10 and 2 * sum(outside) > len(boxes) else None
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.sampled_from([7, 8, 90]), *[coordinates] * 4, st.booleans()), max_size=20)
@@ -386,6 +400,10 @@ def test_boxes_are_those_of_the_references(tmp_path_factory: pytest.TempPathFact
         for image, category, *box, crowd in rows
     ]
     file = save_json(src / "boxes.json", {**content(), "annotations": annotations})
+    if (expected_error := refusal_of([row[:1] + row[2:] for row in rows])) is not None:
+        with pytest.raises(SourceError, match=expected_error):
+            list_sources(src, annotations=file)
+        return
     listing = list_sources(src, annotations=file)
     for number, (name, source) in enumerate(zip(names, listing.sources, strict=True)):
         height, width = SIZES[name]
@@ -402,6 +420,36 @@ def test_boxes_are_those_of_the_references(tmp_path_factory: pytest.TempPathFact
         assert np.frombuffer(source.annotation.labels, np.int64).tolist() == [label for _, label in expected]
     taken = listing.sources.take(np.array([2, 0]))
     assert [taken[0], taken[1]] == [listing.sources[2], listing.sources[0]]
+
+
+def test_shares_are_refused_unless_a_box_is_larger(coco: Path, tmp_path: Path) -> None:
+    value = content()
+    for annotation in value["annotations"]:
+        annotation["bbox"] = [number / 64 for number in [1, 2, 30, 4]]
+    change(coco, value)
+    with pytest.raises(SourceError, match=r"instances_train2017\.json: its boxes, such as \[0\.015625, .* one pixel"):
+        lmdbloader.convert(coco, tmp_path / "out", layout="coco")
+    assert not (tmp_path / "out").exists()
+    value["annotations"][0]["bbox"] = [1, 2, 30, 4]
+    change(coco, value)
+    assert list_sources(coco, layout="coco").sources[2].annotation is not None
+
+
+# Most boxes are in another form if more than half of ten or more reach out: (reach out, do not, is refused).
+FORMS = [(9, 0, False), (5, 5, False), (6, 5, True), (10, 0, True)]
+
+
+@pytest.mark.parametrize(("out", "within", "is_refused"), FORMS)
+def test_corners_of_coco_are_not_taken_for_sides(coco: Path, out: int, within: int, is_refused: bool) -> None:
+    boxes = [[20, 10, 39, 29]] * out + [[30, 20, 11, 11]] * within  # 11 reach out by the pixel that is tolerated
+    annotations = [{"image_id": 100, "category_id": 7, "bbox": box} for box in boxes]
+    change(coco, {**content(), "annotations": annotations})
+    if not is_refused:
+        assert list_sources(coco, layout="coco").notes[0] == f"clipped to the image: {out + within} boxes"
+        return
+    found = rf"{out} of {out + within} boxes reach .* \(20, 10\) to \(59, 39\) in 40x30; .* subtract left and top"
+    with pytest.raises(SourceError, match=rf"instances_train2017\.json: {found}"):
+        list_sources(coco, layout="coco")
 
 
 # --- YOLO ---
@@ -526,6 +574,18 @@ def test_boxes_of_yolo_are_clipped_and_those_without_area_left_out(yolo: Path) -
     assert source.annotation is not None
     boxes = np.frombuffer(source.annotation.boxes).reshape(-1, 4)
     np.testing.assert_allclose(boxes, [[0, 0, 0.5, 0.5], [0.799999, 0.8, 1, 1]])
+
+
+@pytest.mark.parametrize(("out", "within", "is_refused"), FORMS)
+def test_corners_of_yolo_are_not_taken_for_a_center(yolo: Path, out: int, within: int, is_refused: bool) -> None:
+    lines = ["0 0.5 0.3 0.9 0.9"] * out + ["0 0.5 0.5 1 1.0", "0 0.26 0.5 0.53 1"] * within  # rounded to two digits
+    (yolo / "labels" / "a.txt").write_text("\n".join(lines[: out + within]))
+    (yolo / "labels" / "deep" / "c.txt").unlink()
+    if not is_refused:
+        assert list_sources(yolo, layout="yolo").notes[0].startswith("clipped to the image")
+        return
+    with pytest.raises(SourceError, match=rf"labels: {out} of {out + within} boxes reach .*add half of the width"):
+        list_sources(yolo, layout="yolo")
 
 
 def test_places_that_are_not_yolos(yolo: Path, tmp_path: Path) -> None:

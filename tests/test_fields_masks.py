@@ -83,6 +83,45 @@ def test_a_value_that_is_not_a_mask_is_refused_with_its_sample(tmp_path: Path, v
     assert not (tmp_path / "d").exists()
 
 
+def write_pair(path: Path, image: Any, mask: Any, **more: Any) -> None:
+    declared = {"image": fields.Image(), "mask": fields.Mask()}
+    lmdbloader.write([{"image": image, "mask": mask, **more}], path, fields=declared, overwrite=True)
+
+
+def test_a_mask_is_refused_if_transforms_could_not_move_it_with_its_image(tmp_path: Path) -> None:
+    image = np.zeros((4, 6, 3), np.uint8)
+    fitting = []
+    for height, width in ((h, w) for h in range(1, 13) for w in range(1, 13)):
+        mask = np.zeros((height, width), np.uint8)
+        write_pair(tmp_path / "two images", image, mask, other=image)  # whose mask it is, is not known
+        dataset = lmdbloader.LMDBDataset(tmp_path / "two images", fields=["image", "mask"])
+        try:
+            next(iter(lmdbloader.Loader(dataset, 1, shuffle=False, transforms=[lmdbloader.transforms.CenterCrop(4)])))
+        except OptionError as error:
+            if "one is not a whole multiple of the other" in str(error):
+                found = f"sample 0, field 'mask': the mask has {width}x{height} pixels, and 'image' has 6x4; expected"
+                with pytest.raises(OptionError, match=found):
+                    write_pair(tmp_path / "d", image, mask)
+                continue
+        write_pair(tmp_path / "d", image, mask)
+        fitting.append((height, width))
+    assert fitting == [(2, 3), (4, 6), (8, 12)]
+
+
+def test_axes_of_a_mask_are_compared_with_those_of_any_image(tmp_path: Path) -> None:
+    Image.new("RGB", (6, 4)).save(tmp_path / "a.png")
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by a quarter
+    Image.new("RGB", (4, 6)).save(tmp_path / "a.jpg", exif=exif)
+    files = [tmp_path / "a.png", tmp_path / "a.jpg"]
+    for image in (np.zeros((4, 6), np.uint8), torch.zeros(3, 4, 6, dtype=torch.uint8), Image.new("L", (6, 4)), *files):
+        for mask in (np.zeros((4, 6, 1), int), torch.zeros(1, 4, 6, dtype=torch.int64), Image.new("L", (6, 4))):
+            write_pair(tmp_path / "d", image, mask)
+        for mask in (np.zeros((6, 4), bool), torch.zeros(6, 4, dtype=torch.int64), Image.new("L", (4, 6))):
+            with pytest.raises(OptionError, match=r"Are its axes swapped \(write mask.T\)"):
+                write_pair(tmp_path / "d", image, mask)
+
+
 @pytest.mark.parametrize("count", [1, 5000])  # in the first group of samples, and in a later one
 def test_labels_of_two_types_are_refused_when_they_are_written(tmp_path: Path, count: int) -> None:
     with pytest.raises(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from lmdbloader.conversion.storage import PIXELS, Storage
 from lmdbloader.conversion.tasks import Part
 from lmdbloader.conversion.values import PayloadColumn, scalar, source_name
 from lmdbloader.errors import LmdbloaderError, OptionError
-from lmdbloader.fields import FieldType, as_boxes, is_whole_number, kind_named
+from lmdbloader.fields import FieldType, as_boxes, image_size, is_whole_number, kind_named, why_shares
 from lmdbloader.format.codecs import Payloads
 from lmdbloader.format.labels import LabelWatch
 from lmdbloader.format.layout import SOURCE, SOURCE_COLUMNS, Field, look_text, looks_of
@@ -23,6 +23,8 @@ from lmdbloader.images.decode import DecodePolicy
 from lmdbloader.store import Chunk, encode_blocks
 
 _LABEL = "label"
+# Fields of these names, which detectors need, have a label for each box.
+_BOXES, _LABELS = "boxes", "labels"
 # A group ends with the sample that fills it, by the bytes of its values or their number.
 GROUP_NBYTES = 8 * 2**20
 GROUP_SAMPLES = 1024
@@ -206,6 +208,9 @@ class Group:
         self._sources: list[str] = []
         self._plain: dict[str, list[Any]] = {f.name: [] for f in fields if not f.is_payload}
         self._boxes = [f.name for f in fields if f.kind == "boxes"]
+        self._has_detections = {(_BOXES, "boxes"), (_LABELS, "labels")} <= {(f.name, f.kind) for f in fields}
+        images = [f.name for f in fields if f.kind == "image"]
+        self._masks = [(f.name, *images) for f in fields if f.kind == "mask" and len(images) == 1]
         self._num_classes = num_classes
 
     @property
@@ -240,6 +245,13 @@ class Group:
             else:
                 self._plain[f.name].append(scalar(f, value, number))
                 nbytes += len(value) if isinstance(value, str) else _SCALAR_NBYTES
+        for name, image in self._masks:
+            _check_size(name, values[name], image, values[image], number)
+        if self._has_detections and (sizes := (len(values[_BOXES]), len(values[_LABELS])))[0] != sizes[1]:
+            raise OptionError(
+                f"sample {number}: {sizes[0]} {_BOXES} and {sizes[1]} {_LABELS}; expected a label for each box. If "
+                "the labels are of something else, give the field another name."
+            )
         for name, num_classes in self._num_classes.items():
             _check_labels(name, values[name], num_classes, number)
         if SOURCE in self._names:
@@ -282,6 +294,24 @@ def _check_labels(name: str, labels: Any, num_classes: int, number: int) -> None
             f"to {num_classes - 1}, or a number below 0 for none. Name all, as "
             f"classes={{{name!r}: [...]}}, or none: classes={{}}."
         )
+
+
+def _check_size(name: str, mask: Any, image_name: str, image: Any, number: int) -> None:
+    """Refuse a mask that is neither of its image's size nor, in both directions, the same multiple or fraction of it.
+
+    Raises:
+        OptionError: It is not; transforms could not move both.
+    """
+    (height, width), (rows, columns) = cast("list[tuple[int, int]]", [image_size(mask), image_size(image)])
+    if height * columns == width * rows and (height % rows == 0 or rows % height == 0):
+        return
+    line = f"If it has no label for each pixel of {image_name!r}, declare it as lmdbloader.fields.Array()."
+    if (height, width) == (columns, rows):
+        line = "Are its axes swapped (write mask.T), or was the image turned upright as its EXIF data says?"
+    raise OptionError(
+        f"sample {number}, field {name!r}: the mask has {width}x{height} pixels, and {image_name!r} has "
+        f"{columns}x{rows}; expected the same, or the same whole multiple or fraction of both sides. {line}"
+    )
 
 
 def _number_of(sample: Any, name: str, names: tuple[str, ...] | None) -> int | None:
@@ -331,11 +361,8 @@ def _refuse_shares(name: str, value: Any, number: int) -> None:
         boxes = as_boxes(value)
     except (TypeError, ValueError):  # the sample is refused when it is encoded
         return
-    if boxes.size and boxes.min() >= 0 and boxes.max() <= 1 and (boxes % 1).any():
-        raise OptionError(
-            f"sample {number}, field {name!r}: its boxes, such as {boxes[0].tolist()}, are within one pixel; expected "
-            "left, top, right, bottom in pixels. Multiply normalized ones by (width, height, width, height)."
-        )
+    if why := why_shares(boxes, "left, top, right, bottom"):
+        raise OptionError(f"sample {number}, field {name!r}: {why}")
 
 
 def check_looks(chunk: Chunk, fields: Sequence[Field], first: int, known: Mapping[str, int]) -> dict[str, int]:

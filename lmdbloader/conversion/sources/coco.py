@@ -28,7 +28,7 @@ from lmdbloader.conversion.sources.listing import (
     as_text,
 )
 from lmdbloader.errors import SourceError, SourceNotFoundError
-from lmdbloader.fields import Boxes, Labels
+from lmdbloader.fields import Boxes, Labels, why_shares
 
 FIELDS = (("boxes", Boxes().kind), ("labels", Labels().kind))
 #: The folder of the JSON files, next to the folders of the images or above them.
@@ -40,6 +40,9 @@ _MOST_NOT_READ = 20
 _ROBOFLOW = "_annotations.coco.json"
 # Beyond the rounding of sums: boxes that reach farther out of their image are counted.
 _BEYOND = 1e-3
+# If there are as many boxes, and more than half of them reach farther out than a pixel, they are in another form.
+_MANY = 10
+_PIXEL = 1.0
 _MOST_SIDE = 2**31
 
 
@@ -181,6 +184,8 @@ def _read(path: Path) -> _Content:
                 _add_category(categories, element, where)
     if not content.names:
         raise SourceError(f"{path}: lists no images")
+    if why := why_shares(np.array(content.boxes).reshape(-1, 4), "left, top, width, height"):
+        raise SourceError(f"{path}: {why}")
     _set_labels(content, categories)
     return content
 
@@ -366,6 +371,8 @@ def _boxes_of(content: _Content, rows: I64) -> tuple[Annotations, tuple[str, ...
     boxes, labels, sample = np.array(content.boxes).reshape(-1, 4)[here], content.labels[here], sample[here]
     with np.errstate(over="ignore"):
         boxes[:, 2:] += boxes[:, :2]
+    form = "left, top, width, height. If the last two are right and bottom, subtract left and top from them"
+    refuse_outside(content.path, boxes, np.tile(sizes[sample][:, ::-1], 2), _PIXEL, form)
     found, on_boxes = gather(sample, len(rows), boxes, labels, sizes, _BEYOND)
     num_unlisted = int((~is_listed).sum())
     notes = (
@@ -384,6 +391,31 @@ def note(what: str, number: int, one: str, many: str, more: str = "") -> tuple[s
     (('left out: 2 boxes of crowds',), ())
     """
     return (f"{what}: {counted(number, one, many)}{more}",) if number else ()
+
+
+def refuse_outside(place: Path, boxes: npt.NDArray[np.float64], sides: Any, beyond: float, form: str) -> None:
+    """Refuse many boxes (n, 4) XYXY if more than half of them reach beyond their image: they are in another form.
+
+    Args:
+        place: The file or folder of the boxes.
+        boxes: All that it has.
+        sides: The most that their numbers can be, (n, 4), or one number.
+        beyond: How far right ones may reach out.
+        form: What is expected, and what to do about another form.
+
+    Raises:
+        SourceError: They do.
+    """
+    outside = np.flatnonzero(((boxes < -beyond) | (boxes > sides + beyond)).any(1))
+    if len(boxes) < _MANY or 2 * len(outside) <= len(boxes):
+        return
+    left, top, right, bottom = boxes[outside[0]]
+    width, height = np.broadcast_to(sides, boxes.shape)[outside[0], :2]
+    raise SourceError(
+        f"{place}: {len(outside):,} of {len(boxes):,} boxes reach beyond their image, such as one from ({left:g}, "
+        f"{top:g}) to ({right:g}, {bottom:g}) in {width:g}x{height:g}; expected {form}. If they are in "
+        "this form, clip them to their image in the file."
+    )
 
 
 def gather(

@@ -44,16 +44,17 @@ def list_masked(src: Location, masks: Location | None, *, skip: bool = False) ->
         if not len(listed.sources):
             raise SourceError(f"{place}: no images in it")
     sources, files = images.sources, found.sources
+    matched = "Masks are matched by name: a.jpg with a.png or a_mask.png. lmdbloader.write stores pairs of other names."
     partners, masks_alone = match_names(src, sources.names, masks, files.names, without_mask_suffix)
     if masks_alone:
         alone_there = first_of([*map(as_text, masks_alone)])
-        raise SourceError(f"{masks}: no image in {src} for {alone_there}. Remove it, or add its image.")
+        raise SourceError(f"{masks}: no image in {src} for {alone_there}. Remove it, or add its image. {matched}")
     alone = np.flatnonzero(partners < 0)
     if len(alone) and (not skip or len(alone) == len(partners)):
         missing = [as_text(sources.names[i]) for i in alone.tolist()]
         raise SourceError(
-            f"{src}: no mask in {masks} for {first_of(missing)}. Masks are matched by name: a.jpg "
-            f"with a.png or a_mask.png. {option('on_error', 'skip')} leaves such images out."
+            f"{src}: no mask in {masks} for {first_of(missing)}. {matched} "
+            f"{option('on_error', 'skip')} leaves such images out."
         )
     kept = np.flatnonzero(partners >= 0)
     of_images, of_masks = sources.take(kept), files.take(partners[kept])

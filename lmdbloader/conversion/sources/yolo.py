@@ -15,7 +15,7 @@ import numpy as np
 from lmdbloader.base.arguments import ordered_texts
 from lmdbloader.base.files import open_regular
 from lmdbloader.base.option_names import option, shown
-from lmdbloader.conversion.sources.coco import FIELDS, few, gather, note
+from lmdbloader.conversion.sources.coco import FIELDS, few, gather, note, refuse_outside
 from lmdbloader.conversion.sources.folders import find_images, same_stem
 from lmdbloader.conversion.sources.listing import (
     Listing,
@@ -35,6 +35,10 @@ _OF_NAMES = re.compile(r"classes\.txt|.*\.(ya?ml|names)", re.IGNORECASE)
 _MOST_NBYTES = 16 * 2**20
 # Numbers have six digits or fewer in most files, so that boxes at an edge reach out by their rounding.
 _BEYOND = 1e-5
+# Boxes of numbers with two digits reach out by less.
+_ROUNDED = 0.01
+_PLACES = f"{_LABELS}/a.txt for {_IMAGES}/a.jpg, or a.txt next to a.jpg"
+_FORM = "x, y, width, height, with x and y of the center. If they are left and top, add half of the width and height"
 _MOST_CLASS = 2**31
 
 
@@ -74,10 +78,10 @@ def list_yolo(src: Location, classes: Sequence[str] | None = None) -> Listing:
         read.add(stem)
         content.add(tree.labels / os.fsdecode(texts.pop(stem, stem + b".txt")), number)
     if content.num_files == 0:
-        expected = f"{_LABELS}/a.txt for {_IMAGES}/a.jpg, or a.txt next to a.jpg"
-        raise SourceError(f"{tree.labels}: no text file belongs to an image of {tree.images}; expected {expected}")
+        raise SourceError(f"{tree.labels}: no text file belongs to an image of {tree.images}; expected {_PLACES}")
     boxes = np.array(content.boxes).reshape(-1, 4)
     labels, image = np.array(content.labels, np.int64), np.array(content.image, np.int64)
+    refuse_outside(tree.labels, boxes, 1, _ROUNDED, _FORM)
     found, on_boxes = gather(image, len(image_names), boxes, labels, None, _BEYOND)
     notes = (
         *on_boxes,
