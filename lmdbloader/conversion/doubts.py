@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -80,10 +81,32 @@ def refuse_mistaken(src: Location, listing: Listing) -> None:
             line = f"{_line_for_halves()}, or convert each on its own"
             raise _refused(place, _shown(folders), "the same images at several scales", line)
     if halves := _find_halves(names):
-        raise _refused(src, " and ".join(map(as_text, halves)), "halves of a pair", _line_for_halves())
+        line = f"{option('layout', 'pairs')} pairs them by these words. Or name the folder of each half with "
+        line += f"{option('hr')} and {option('lr')}"
+        raise _refused(src, " and ".join(map(as_text, halves)), "halves of a pair", line)
     if mask := _find_mask(names):
         line = f"Put the masks into a folder of their own, and name it with {option('masks')}"
         raise _refused(src, mask, "the mask of another image", line)
+
+
+def refuse_swapped_halves(hr: Any, lr: Any) -> None:
+    """Refuse two folders of pairs whose names say the opposite, as their images, of one size, do not.
+
+    Args:
+        hr: The folder of HR images, None if it was not given.
+        lr: That of LR images.
+
+    Raises:
+        SourceError: Such as hr=noisy with lr=clean.
+    """
+    high, low = ([*Path(str(place)).parts] for place in (hr, lr))
+    of_high = half_of("/".join(part for part in high if part not in low))[0]
+    of_low = half_of("/".join(part for part in low if part not in high))[0]
+    if (of_high, of_low) == ("low", "high"):
+        raise SourceError(
+            f"{option('hr')} is {hr} and {option('lr')} is {lr}, probably swapped: HR images are the sharp or clean "
+            f"ones. Write {option('hr', str(lr))} and {option('lr', str(hr))}, or give the folders other names."
+        )
 
 
 def splits_as_classes(classes: Sequence[str] | None) -> tuple[str, ...]:

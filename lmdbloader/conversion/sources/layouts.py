@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal, Protocol, cast
 
 from lmdbloader.base.option_names import option
-from lmdbloader.errors import OptionError
+from lmdbloader.errors import OptionError, SourceError
 
 if TYPE_CHECKING:
     from lmdbloader.conversion.sources.listing import Listing, Location
@@ -100,6 +101,8 @@ def list_sources(
         for name, place in (("masks", masks), ("annotations", annotations)):
             if place is not None:
                 raise OptionError(f"{option(name)} with {both}: give the folder of the images as {option('src')}")
+        if os.path.realpath(hr) in map(os.path.realpath, lows):
+            raise SourceError(f"{hr}: is given as {both}. Give the folder of each half.")
         listing = match(hr, _list_half(hr, layout), *((low, _list_half(low, layout)) for low in lows))
     elif src is None:
         raise OptionError(f"nothing to convert: give {option('src')}, or {both}")
