@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from PIL import Image
 
 import lmdbloader
 from lmdbloader.cli import main
+from lmdbloader.conversion.sources.layouts import list_sources
 from lmdbloader.errors import SourceError
 
 Capture = pytest.CaptureFixture[str]
@@ -69,7 +71,10 @@ def test_splits_are_not_taken_for_classes(tmp_path: Path, names: tuple[str, ...]
 )
 def test_halves_of_pairs_are_not_taken_for_classes_or_images(tmp_path: Path, high: str, low: str) -> None:
     names = tuple(name.format(number) for number in range(4) for name in (high, low))
-    check(tmp_path, names, "probably halves of a pair")
+    src = check(tmp_path, names, "probably halves of a pair.*layout='pairs', which pairs them by these words")
+    pairs = list_sources(src, layout="pairs").sources
+    found = [(s.name, os.path.relpath(os.fsdecode(s.lr_files[0]), src)) for s in pairs]
+    assert found == [*zip(sorted(names[::2]), sorted(names[1::2]), strict=True)]
     make(tmp_path / "splits" / "train", *names)
     with pytest.raises(SourceError, match=r"train: holds .*probably halves of a pair"):
         lmdbloader.find_splits(tmp_path / "splits")

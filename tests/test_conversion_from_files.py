@@ -16,9 +16,12 @@ from damage import flip_payload
 from PIL import Image
 
 import lmdbloader
-from lmdbloader.conversion.parts import convert_part, plan_parts
+from lmdbloader.conversion.parts import convert_part, join, plan_parts
 from lmdbloader.errors import CorruptError, DestinationError, ImageError, OptionError, SourceError
 from lmdbloader.images.downscale import crop_to_multiple, downscale
+from lmdbloader.superres import bicubic, psnr, score
+from lmdbloader.superres.evaluation import pair_scale
+from lmdbloader.transforms import RandomCrop, RandomDihedral
 
 Pixels = npt.NDArray[Any]
 
@@ -324,6 +327,84 @@ def test_a_misaligned_pair_is_refused_and_named(src: Path, out: Path) -> None:
         convert(src, out)
     assert_nothing_left(out)
     assert convert(src, out, min_pair_psnr=0).num_samples == 3
+
+
+def make_noisy(folder: Path, count: int = 5) -> list[tuple[Any, Any]]:
+    """Pairs of one size: clean/ and noisy/."""
+    pairs = []
+    for i in range(count):
+        blocks = np.kron(noise(6, 9, seed=i), np.ones((4, 4, 1), np.uint8))
+        hr = save(folder / "clean" / f"{i}.png", blocks)
+        pairs.append((save(folder / "noisy" / f"{i}.png", blocks // 2 + noise(24, 36, seed=9 + i) // 2), hr))
+    return pairs
+
+
+def test_pairs_of_one_size(src: Path, out: Path) -> None:
+    pairs = make_noisy(src)
+    halves: dict[str, Any] = {"hr": src / "clean", "lr": src / "noisy"}
+    convert(None, out, **halves)
+    for found, (lr, hr) in zip(stored(out), pairs, strict=True):
+        np.testing.assert_array_equal(found["lr"], lr)
+        np.testing.assert_array_equal(found["hr"], hr)
+    assert pair_scale(lmdbloader.LMDBDataset(out)) == 1
+    scores = score(lambda lr: bicubic(lr, 1), lmdbloader.LMDBDataset(out), scale=1)
+    assert scores.psnrs == tuple(psnr(lr, hr, scale=1) for lr, hr in lmdbloader.LMDBDataset(out))
+    convert(src, out.parent / "detected", layout="pairs")
+    assert [*map(repr, stored(out.parent / "detected"))] == [*map(repr, stored(out))]
+    planned = out.parent / "planned"
+    plan_parts(None, planned, parts=2, **halves)
+    for part in range(2):
+        convert_part(planned, part)
+    join(planned)
+    assert stored(planned)[4]["lr"].tolist() == pairs[4][0].tolist()
+    patches = out.parent / "patches"
+    convert(None, patches, patch_size=11, stride=5, **halves)
+    places = table(patches, "source", "top", "left")
+    assert len(places) == lmdbloader.estimate(None, patch_size=11, stride=5, **halves).num_samples.value == 5 * 3 * 6
+    for found, (name, top, left) in zip(stored(patches), places, strict=True):
+        inside = np.s_[top : top + 11, left : left + 11]
+        for half, image in zip(("lr", "hr"), pairs[int(Path(name).stem)], strict=True):
+            np.testing.assert_array_equal(found[half], image[inside])
+
+
+def test_crops_and_flips_of_pairs_of_one_size_are_the_same_in_both(src: Path, out: Path) -> None:
+    for i in range(4):
+        hr = save(src / "sharp" / "clip" / f"{i}.png", noise(24, 36, seed=i) // 2)
+        save(src / "blur" / "clip" / f"{i}.png", hr + np.uint8(100))
+    convert(None, out, hr=src / "sharp", lr=src / "blur", layout="clips")
+    dataset, steps = lmdbloader.LMDBDataset(out), [RandomCrop(9), RandomDihedral()]
+    for source in (dataset, lmdbloader.Clips(dataset, 2)):
+        for batch in lmdbloader.Loader(source, 2, shuffle=True, repeat=4, transforms=steps):
+            assert (batch.lr == batch.hr + 100).all()
+
+
+def test_halves_of_one_size_that_are_mistaken(src: Path, out: Path) -> None:
+    pairs, clean, noisy = make_noisy(src), src / "clean", src / "noisy"
+    shutil.copytree(clean, src / "copy")
+    for i in range(5):
+        save(src / "moved" / f"{i}.png", pairs[i - 1][0])
+    (src / "link").symlink_to(clean)
+    options: dict[str, Any]
+    for options, kind, problem in (
+        ({"hr": clean, "lr": clean}, SourceError, "clean: is given as hr and lr"),
+        ({"hr": clean, "lr": src / "link"}, SourceError, "clean: is given as hr and lr"),
+        ({"hr": clean, "lr": src / "copy"}, ImageError, r"^0\.png: its HR and LR images are the same"),
+        ({"hr": noisy, "lr": clean}, SourceError, r"probably swapped: .* Write hr='.*clean' and lr='.*noisy'"),
+        ({"hr": clean, "lr": src / "moved"}, SourceError, r"different pictures, .*compared \(5 of 5\)"),
+        ({"hr": clean, "lr": noisy, "scale": 2}, ImageError, "that is scale 1, expected 2"),
+        ({"hr": clean, "lr": noisy, "scale": 1}, OptionError, "scale=1: expected a whole number from 2 to 8"),
+        ({"hr": clean, "lr": noisy, "min_pair_psnr": 40}, ImageError, r"agree to only .* expected at least 40"),
+    ):
+        with pytest.raises(kind, match=problem):
+            convert(None, out, **options)
+        assert_nothing_left(out)
+    convert(None, out, hr=clean, lr=src / "moved", min_pair_psnr=0)
+    save(noisy / "1.png", downscale(pairs[1][1], 2))
+    save(noisy / "2.png", pairs[2][1])
+    with pytest.raises(ImageError, match=r"^1\.png: .* that is scale 2, expected 1"):
+        convert(None, out, hr=clean, lr=noisy, overwrite=True)
+    convert(None, out, hr=clean, lr=noisy, overwrite=True, on_error="skip")
+    assert table(out, "source") == [("0.png",), ("3.png",), ("4.png",)]
 
 
 def test_pairs_of_several_scales(src: Path, out: Path) -> None:

@@ -20,7 +20,7 @@ SHARED = {
     "alpha": "refuse", "max_pixels": 200_000_000, "codec": None, "prefer": "speed",
     "write_mode": None, "max_resolution": None,
     "jpeg_quality": None, "jpeg_code": None, "compress_probability": None, "smart_threshold": None, "subset": None,
-    "seed": None, "shuffle": None, "classes": None, "on_error": "stop", "min_pair_psnr": 20.0, "workers": None,
+    "seed": None, "shuffle": None, "classes": None, "on_error": "stop", "min_pair_psnr": None, "workers": None,
 }  # fmt: skip
 OF_CONVERT = dict.fromkeys(("overwrite", "restart", "check_content", "progress"), False)
 OF_CONVERT |= dict.fromkeys(("parts", "part_size"))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from lmdbloader.conversion.options import ConvertOptions
-from lmdbloader.conversion.pairs import SCALES, check_alignment, fit_pair
+from lmdbloader.conversion.pairs import SCALES, check_alignment, find_scales, fit_pair, show_same_picture
 from lmdbloader.errors import ImageError
 from lmdbloader.images.downscale import downscale
 
@@ -34,7 +34,7 @@ def test_the_scale_of_a_pair_is_the_same_whole_number_both_ways(h: int, w: int, 
             fit_pair(hr, lr, GIVEN, "a")
 
 
-@given(st.integers(1, 40), st.integers(1, 40), st.sampled_from(SCALES), st.data())
+@given(st.integers(1, 40), st.integers(1, 40), st.sampled_from(SCALES[1:]), st.data())
 def test_an_image_is_cropped_to_a_multiple_only_if_asked(h: int, w: int, scale: int, data: st.DataObject) -> None:
     down, right = (data.draw(st.integers(0, scale - 1)) for _ in "yx")
     hr = np.arange((scale * h + down) * (scale * w + right)).reshape(scale * h + down, -1, 1)
@@ -101,3 +101,55 @@ def test_flat_and_tiny_images_are_aligned() -> None:
     check_alignment(flat, downscale(flat, 2), 2, 60, "a")
     check_alignment(flat[:4, :4], downscale(flat[:4, :4], 2) + np.uint8(3), 2, 20, "a")
     check_alignment(flat, downscale(flat, 2) + np.uint8(3), 2, 20, "a")
+
+
+def _moved_along(image: Any, by: int) -> Any:
+    return np.mean([np.roll(image, (k // 2, k), (0, 1)) for k in range(by)], 0)
+
+
+def _rain(image: Any) -> Any:
+    drops = np.where(np.random.default_rng(1).random(image.shape[:2]) < 0.02, 255, 0)
+    return image + _moved_along(drops, 20)[:, :, None] * 3
+
+
+DEGRADATIONS = {
+    "noise": lambda image: image + np.random.default_rng(0).normal(0, 50, image.shape),
+    "motion": lambda image: _moved_along(image, 15),
+    "rain": _rain,
+    "low light": lambda image: (image / 255.0) ** 2 * 20,
+    "haze": lambda image: 0.3 * image + 150,
+}
+
+
+@pytest.mark.parametrize("name", DEGRADATIONS)
+def test_images_of_one_size_are_pairs_however_degraded(photographs: dict[str, Any], name: str) -> None:
+    seen = []
+    for hr in photographs.values():
+        lr = np.clip(DEGRADATIONS[name](hr), 0, 255).astype(np.uint8)
+        assert fit_pair(hr, lr, GIVEN, name)[1] == 1
+        check_alignment(hr, lr, 1, None, name)
+        seen.append(show_same_picture(hr, lr))
+    assert sum(seen) >= len(seen) - 1  # a conversion is content with one of eight
+    with pytest.raises(ImageError, match=r"^a: the HR image and the LR image agree to only .*, expected at least 60"):
+        check_alignment(hr, lr, 1, 60, "a")
+
+
+def test_photographs_of_one_size_that_show_different_pictures(photographs: dict[str, Any]) -> None:
+    found = [show_same_picture(a, b) for a in photographs.values() for b in photographs.values() if a is not b]
+    assert sum(found) < len(found) / 5
+    flat = np.zeros((8, 9, 3), np.uint8)
+    assert show_same_picture(flat, flat + np.uint8(9)) and show_same_picture(flat[:1, :1], flat[:1, :1])
+
+
+def test_equal_images_are_no_pair(photographs: dict[str, Any]) -> None:
+    hr = photographs["cat"]
+    with pytest.raises(ImageError, match=r"its HR and LR images are the same.*min_pair_psnr=0 accepts it"):
+        check_alignment(hr, hr.copy(), 1, None, "a")
+    check_alignment(hr, hr.copy(), 1, 0, "a")
+    check_alignment(hr * 0, hr * 0, 1, None, "a black frame")
+
+
+def test_one_size_is_not_one_of_several_scales() -> None:
+    hr = np.zeros((12, 12, 3), np.uint8)
+    with pytest.raises(ImageError, match="the scales 1, 2; expected different scales of 2 to 8"):
+        find_scales(hr, [hr, hr[:6, :6]], GIVEN, "a")

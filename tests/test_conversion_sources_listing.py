@@ -290,6 +290,17 @@ def test_given_halves_need_no_particular_names(tmp_path: Path) -> None:
     assert list_sources(tmp_path, prefer_images=True).layout == "images"
 
 
+def test_halves_whose_names_say_which_they_are(tmp_path: Path) -> None:
+    touch(tmp_path, "gt/norain-1.png", "gt/norain-2.png", "in/rain-2.png", "in/rain-1.png")
+    listing = list_sources(None, hr=tmp_path / "gt", lr=tmp_path / "in")
+    pairs = [(s.name, os.path.basename(s.lr_files[0])) for s in listing.sources]
+    assert pairs == [("norain-1.png", b"rain-1.png"), ("norain-2.png", b"rain-2.png")]
+    with pytest.raises(SourceError, match=r"in: no partner in .*gt for rain-3\.png"):
+        list_sources(None, hr=tmp_path / "gt", lr=touch(tmp_path, "in/rain-3.png") / "in")
+    with pytest.raises(SourceError, match="gt: has no halves of pairs"):
+        list_sources(tmp_path / "gt", layout="pairs")
+
+
 def test_several_scales_are_not_guessed_from(tmp_path: Path) -> None:
     touch(tmp_path, "x_HR/1.png", "x_LR/X2/1x2.png", "x_LR/X4/1x4.png")
     with pytest.raises(SourceError, match=r"x_LR: holds X2, X4\. Name one with hr and lr"):

@@ -186,7 +186,8 @@ def test_images_that_are_all_grey_have_three_channels_in_training(registry: Regi
         ({"mean": [0.5] * 3}, "the option std is missing"),
         ({"use_hflip": None}, "the option use_hflip is missing"),  # a KeyError in the programs
         ({"use_hflip": False}, "needs use_hflip: true"),
-        ({"scale": 4}, "has pairs of 12x12 and 24x24, but the configuration has scale: 4"),
+        ({"scale": 4}, "has pairs of 12x12 and 24x24, but the configuration has scale: 4. Convert with --scale 4"),
+        ({"scale": 1}, "has pairs of 12x12 and 24x24, but the configuration has scale: 1. Convert with --hr and --lr"),
     ],
 )
 def test_options_of_basicsr_that_are_not_here_are_errors(

@@ -463,6 +463,9 @@ def test_the_mean_of_8_flips_and_turns_does_not_depend_on_how_the_image_lies() -
     for wrong in ({"tile": 0}, {"tile": 2.5}, {"overlap": -1}, {"self_ensemble": "no"}):
         with pytest.raises(OptionError, match=next(iter(wrong))):
             predict(model, image, **wrong)
+    for no_image in (image[None], image.permute(1, 2, 0), image.numpy(), image[:2], None):
+        with pytest.raises(OptionError, match=r"expected one image, a tensor of shape \(1 or 3, h, w\); found"):
+            predict(model, no_image)  # type: ignore[arg-type]
     for wrong_floats in (lambda: predict(model, image * 1.0), lambda: bicubic(image * 1.0, 2)):
         with pytest.raises(OptionError, match=r"values up to 2\d\d; expected 0..1"):
             wrong_floats()

@@ -61,6 +61,8 @@ layouts of SRC, detected unless --layout is given:
   pairs    a folder of high-resolution and one of low-resolution images, matched
            by name: 0001.png with 0001.png or 0001x2.png (fields lr and hr).
            Found if SRC has one folder named like x_HR and one like x_LR.
+           Both may have the same size: clean and noisy images. --layout pairs
+           also finds sharp/ with blur/, or GT_1.png with NOISY_1.png.
   classes  one folder for each class (fields image and label). Found if all
            images are in two or more folders and neither --patch-size nor
            --scale is given. Folders such as train/ and val/ are refused:

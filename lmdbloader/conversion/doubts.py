@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -84,7 +85,10 @@ def refuse_mistaken(src: Location, listing: Listing) -> None:
         if len(folders) > 1 and len(scales) == len(folders):
             raise _refused(place, _shown(folders), "the same images at several scales", _line_for_halves(), are_clips)
     if halves:
-        raise _refused(src, " and ".join(map(as_text, halves)), "halves of a pair", _line_for_halves(), are_clips)
+        line = _line_for_halves()
+        if not are_clips:
+            line += f", or write {option('layout', 'pairs')}, which pairs them by these words"
+        raise _refused(src, " and ".join(map(as_text, halves)), "halves of a pair", line, are_clips)
     if not are_clips and (mask := _find_mask(names)):
         line = f"Put the masks into a folder of their own, and name it with {option('masks')}"
         raise _refused(src, mask, "the mask of another image", line)
@@ -105,6 +109,26 @@ def refuse_halves(src: Path, splits: Mapping[str, Names]) -> None:
         if halves := _find_halves(Names.join(b"", names)):
             what = f"holds {' and '.join(map(as_text, halves))}, probably halves of a pair and not splits"
             raise SourceError(f"{src}: {what}. {_line_for_halves()}, or convert each on its own.")
+
+
+def refuse_swapped_halves(hr: Any, lr: Any) -> None:
+    """Refuse two folders of pairs whose names say the opposite, as their images, of one size, do not.
+
+    Args:
+        hr: The folder of HR images, None if it was not given.
+        lr: That of LR images.
+
+    Raises:
+        SourceError: Such as hr=noisy with lr=clean.
+    """
+    high, low = ([*Path(str(place)).parts] for place in (hr, lr))
+    of_high = half_of("/".join(part for part in high if part not in low))[0]
+    of_low = half_of("/".join(part for part in low if part not in high))[0]
+    if (of_high, of_low) == ("low", "high"):
+        raise SourceError(
+            f"{option('hr')} is {hr} and {option('lr')} is {lr}, probably swapped: HR images are the sharp or clean "
+            f"ones. Write {option('hr', str(lr))} and {option('lr', str(hr))}, or give the folders other names."
+        )
 
 
 def splits_as_classes(classes: Sequence[str] | None) -> tuple[str, ...]:

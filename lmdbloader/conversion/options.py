@@ -115,11 +115,12 @@ class ConvertOptions:
         "COCO's JSON file with the boxes of the images in {src}",
         metavar="FILE",
     )
-    min_pair_psnr: float = opt(
-        20.0,
+    min_pair_psnr: float | None = opt(
+        None,
         TAKE,
         "refuse a given pair if the PSNR between its downscaled HR image and its LR image is below this, in dB "
-        "(default: 20), or rises when one of them is moved by a pixel; 0 accepts every pair",
+        "(default: 20; no bound for images of the same size), or rises when one of them is moved by a pixel; 0 "
+        "accepts every pair",
         metavar="DB",
     )
     subset: int | None = opt(None, TAKE, "take only N of the images, chosen at random, in their order", metavar="N")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,10 @@ from lmdbloader.base.progress import watched
 from lmdbloader.base.text import counted
 from lmdbloader.base.units import show_nbytes
 from lmdbloader.conversion.degrading import settled
-from lmdbloader.conversion.doubts import refuse_mistaken, splits_as_classes
+from lmdbloader.conversion.doubts import refuse_mistaken, refuse_swapped_halves, splits_as_classes
 from lmdbloader.conversion.mask_numbers import check_numbers
 from lmdbloader.conversion.options import ConvertOptions, shared
-from lmdbloader.conversion.pairs import common_text, find_scales
+from lmdbloader.conversion.pairs import common_text, find_scales, show_same_picture
 from lmdbloader.conversion.pool import WorkerPool, choose_workers
 from lmdbloader.conversion.sampling import Sample, draw_sample
 from lmdbloader.conversion.selection import choose_subset, shuffle, with_classes
@@ -37,6 +38,8 @@ from lmdbloader.store import estimate_map_nbytes, map_nbytes_of
 _TRIAL_SOURCES = 8
 # So many inputs, and bytes of files, are tried with delta too, to say what it would save.
 _COMPARED, _COMPARED_NBYTES = 4, 16 * 2**20
+# At most so many pairs of one size are compared, until one agrees.
+_PAIRS_COMPARED = 8
 _TRIAL_NBYTES = 16 * 2**20
 # Of this many sources, so many are drawn for the size of the dataset if they are at most this share of all bytes.
 _MANY_SOURCES, _SAMPLED, _TRIAL_SHARE = 160, 24, 0.05
@@ -163,11 +166,15 @@ def settle_scale(plan: Plan) -> Recipe:
     Raises:
         ImageError: The first pair cannot be used; with on_error="skip", no pair can be used.
         OptionError: Patch size or stride do not go with the scale.
+        SourceError: The halves of pairs of one size seem to be swapped, or do not belong together.
     """
     recipe = plan.recipe
     if plan.listing.layout == "pairs":
         recipe = recipe.changed(scale=find_scale(recipe, plan.listing.sources))
         _check_sides(recipe.options)
+        if recipe.options.scale == 1:
+            refuse_swapped_halves(plan.options.hr, plan.options.lr)
+            _refuse_other_pictures(recipe, plan.listing.sources)
     return replace(recipe, fields=make_fields(recipe, plan.listing.fields, plan.codec))
 
 
@@ -234,6 +241,25 @@ def find_scale(recipe: Recipe, sources: Sequence[Source]) -> int | list[int]:
         if recipe.options.on_error == "stop":
             break
     raise error or SourceError("there are no pairs")
+
+
+def _refuse_other_pictures(recipe: Recipe, sources: Sequence[Source]) -> None:
+    """Refuse pairs of one size if none of a few shows the same picture twice."""
+    if recipe.options.min_pair_psnr is not None:
+        return
+    num_compared = 0
+    for number in sorted({number * len(sources) // _PAIRS_COMPARED for number in range(_PAIRS_COMPARED)}):
+        with suppress(ImageError):  # the conversion names it
+            hr, lows = decode_pairs(recipe, sources[number], *read_files(sources[number]))
+            if hr.shape != lows[0].shape or show_same_picture(hr, lows[0]):
+                return
+            num_compared += 1
+    if num_compared > 3:  # one in four blurred patches does not agree either
+        raise SourceError(
+            f"{sources[0].name}: its HR and LR images seem to show different pictures, as do those of every pair that "
+            f"was compared ({num_compared} of {len(sources):,}). Do equal names mean the same picture in both halves? "
+            f"{option('min_pair_psnr', 0)} accepts every pair."
+        )
 
 
 def make_fields(recipe: Recipe, others: Sequence[tuple[str, Kind]], codec: str) -> tuple[Field, ...]:

@@ -51,7 +51,6 @@ def describe(plan: Plan) -> dict[str, Any]:
         "scale": options.scale,
         "bicubic": options.bicubic,
         "policy": asdict(recipe.policy),
-        "min_pair_psnr": options.min_pair_psnr,
         "on_error": options.on_error,
         "storage": asdict(recipe.storage),
         "codec": plan.codec,

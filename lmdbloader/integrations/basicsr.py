@@ -260,7 +260,7 @@ def _check_scale(dataset: LMDBDataset, scale: int | None) -> None:
     if high != (low[0] * scale, low[1] * scale):
         raise OptionError(
             f"{dataset.path}: has pairs of {low[0]}x{low[1]} and {high[0]}x{high[1]}, but the configuration has scale: "
-            f"{scale}. Convert with --scale {scale}, or correct the scale."
+            f"{scale}. {f'Convert with --scale {scale}' if scale > 1 else 'Convert with --hr and --lr'}, or correct it."
         )
 
 

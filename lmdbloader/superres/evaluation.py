@@ -143,10 +143,11 @@ def predict(
             eight times as long.
 
     Raises:
-        OptionError: `tile` is below 1, `overlap` is below 0, the model lacks one of the attributes or
-            returns NaN, or an image of floats is not in 0..1.
+        OptionError: `lr` is not one image with the model's channels, `tile` is below 1, `overlap` is below 0, the model
+            lacks one of the attributes or returns NaN, or an image of floats is not in 0..1.
     """
     _check(model)
+    _check_image(lr, (1, 3) if model.channels in (1, 3) else (model.channels,))
     side = max(1, *lr.shape[1:]) if tile is None else whole("tile", tile, least=1)
     overlap = whole("overlap", overlap, least=0)
     self_ensemble = flag("self_ensemble", self_ensemble)
@@ -171,6 +172,16 @@ def _check(model: Model) -> None:
         raise OptionError(
             f"{type(model).__name__} has no attribute {', '.join(missing)}. Set model.scale (such as 4), "
             "model.channels (3, or 1 for luma) and model.upscales (True if it gets the small image)."
+        )
+
+
+def _check_image(lr: Any, channels: tuple[int, ...]) -> None:
+    if not isinstance(lr, Tensor) or lr.ndim != 3 or len(lr) not in channels:
+        expected = f"({' or '.join(map(str, channels))}, h, w)"
+        raise OptionError(
+            f"expected one image, a tensor of shape {expected}; found {type(lr).__name__} "
+            f"{tuple(getattr(lr, 'shape', ()))}. Take one image of a batch: batch[k]. Turn an array (h, w, C) into a "
+            "tensor: torch.from_numpy(image).permute(2, 0, 1)."
         )
 
 

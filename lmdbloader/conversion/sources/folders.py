@@ -35,6 +35,7 @@ from lmdbloader.conversion.sources.listing import (
 )
 from lmdbloader.conversion.sources.remote import find_remote_images, newest
 from lmdbloader.errors import SourceError, SourceNotFoundError
+from lmdbloader.format.folder_names import half_of
 from lmdbloader.images.decode import IMAGE_SUFFIXES, RASTER_SUFFIXES
 
 _SCALE_SUFFIX, _SCALE_FOLDER = re.compile(rb"x[2-9]$"), re.compile(rb"[xX][2-8]")
@@ -50,11 +51,9 @@ def list_samples(src: Location, layout: str, prefer_images: bool) -> Listing:
     if layout in ("auto", "pairs") and isinstance(src, Path) and src.is_dir() and (halves := find_halves(src)):
         high, low = halves
         return match(high, list_samples(high, "images", True), (low, list_samples(low, "images", True)))
-    if layout == "pairs":
-        raise SourceError(
-            f"{src}: has no pair of folders named like x_HR and x_LR. Name them with {option('hr')} and {option('lr')}."
-        )
     found = find_images(src)
+    if layout == "pairs":
+        return _pairs_by_words(src, found)
     names = found.sources.names
     if not len(names):
         suffixes = " ".join(sorted(IMAGE_SUFFIXES | RASTER_SUFFIXES))
@@ -221,6 +220,18 @@ def find_halves(src: Path) -> tuple[Path, Path] | None:
     return high[0], inner[0] if inner else low[0]
 
 
+def _pairs_by_words(src: Location, found: Listing) -> Listing:
+    """Return the pairs of images with words such as sharp and blur, or GT and NOISY, in their paths."""
+    is_low = np.array([half_of(as_text(stem_of(name)))[0] == "low" for name in found.sources.names], bool)
+    if is_low.all() or not is_low.any():
+        raise SourceError(
+            f"{src}: has no halves of pairs: no folders named like x_HR and x_LR, and no words such as sharp and blur "
+            f"in the paths of its images. Name the folders of both with {option('hr')} and {option('lr')}."
+        )
+    high, low = (replace(found, sources=found.sources.take(np.flatnonzero(which))) for which in (~is_low, is_low))
+    return match(src, high, (src, replace(low, ignored=())))
+
+
 def match(hr: object, high: Listing, *lows: tuple[object, Listing]) -> Listing:
     """Return the pairs of a place, `hr` in messages, with one other place or with one for each scale.
 
@@ -255,6 +266,8 @@ def _refuse_scales(hr: object, lr: object, names: Names) -> None:
 def _partners(hr: object, high: Names, lr: object, low: Names) -> I64:
     """Return which LR image is the partner of each HR image."""
     partners, alone_low = match_names(hr, high, lr, low, without_scale)
+    if (partners < 0).all():
+        partners, alone_low = match_names(hr, high, lr, low, bytes, key=_other_words)
     alone_high = [high[i] for i in np.flatnonzero(partners < 0).tolist()]
     _refuse_alone(hr, alone_high, lr)
     _refuse_alone(lr, alone_low, hr)
@@ -270,8 +283,23 @@ def without_scale(stem: bytes) -> bytes:
     return _SCALE_SUFFIX.sub(b"", stem)
 
 
+def _other_words(name: bytes) -> bytes:
+    """Return what the names of both images of a pair share, if each says which half it is.
+
+    >>> _other_words(b"GT_SRGB_010.png"), _other_words(b"NOISY_SRGB_010.png")
+    (b'srgb 010', b'srgb 010')
+    """
+    return half_of(as_text(stem_of(name)))[1].encode()
+
+
 def match_names(
-    place: object, names: Names, other: object, others: Names, bare: Callable[[bytes], bytes]
+    place: object,
+    names: Names,
+    other: object,
+    others: Names,
+    bare: Callable[[bytes], bytes],
+    *,
+    key: Callable[[bytes], bytes] = stem_of,
 ) -> tuple[I64, list[bytes]]:
     """Return which file of another place belongs to each of a place, by their stems, and those that belong to none.
 
@@ -281,18 +309,19 @@ def match_names(
         other: The other place.
         others: Of its files.
         bare: Takes from the stem of such a file what only the stems of that place have.
+        key: Returns what stands for the stem of a name.
 
     Raises:
         SourceError: Two files of a place have the same stem.
     """
     by_stem: dict[bytes, int] = {}
     for i, name in enumerate(names):
-        first = by_stem.setdefault(stem_of(name), i)
+        first = by_stem.setdefault(key(name), i)
         if first != i:
             raise same_stem(place, names[first], name)
     partners, alone = np.full(len(names), -1, np.int64), list[bytes]()
     for i, name in enumerate(others):
-        stem = stem_of(name)
+        stem = key(name)
         number = by_stem.get(stem, by_stem.get(bare(stem)))
         if number is None:
             alone.append(name)
@@ -315,5 +344,5 @@ def _refuse_alone(place: object, names: Sequence[bytes], other: object) -> None:
         return
     raise SourceError(
         f"{place}: no partner in {other} for {first_of([as_text(name) for name in names])}. "
-        "Pairs are matched by name: 0001.png with 0001.png or 0001x2.png."
+        "Pairs are matched by name: 0001.png with 0001.png or 0001x2.png. If none is, GT_1.png with NOISY_1.png."
     )

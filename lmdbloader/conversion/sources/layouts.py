@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal, Protocol, cast
 
 from lmdbloader.base.option_names import option
-from lmdbloader.errors import OptionError
+from lmdbloader.errors import OptionError, SourceError
 
 if TYPE_CHECKING:
     from lmdbloader.conversion.sources.listing import Listing, Location
@@ -83,7 +84,6 @@ def list_sources(
         OptionError: Options that contradict each other.
     """
     from lmdbloader.conversion.sources.clips import as_clips
-    from lmdbloader.conversion.sources.folders import match
     from lmdbloader.conversion.sources.remote import only_here
 
     if layout != "auto" and layout not in layout_names():
@@ -100,7 +100,7 @@ def list_sources(
         for name, place in (("masks", masks), ("annotations", annotations)):
             if place is not None:
                 raise OptionError(f"{option(name)} with {both}: give the folder of the images as {option('src')}")
-        listing = match(hr, _list_half(hr, layout), *((low, _list_half(low, layout)) for low in lows))
+        listing = _match_halves(hr, lows, layout)
     elif src is None:
         raise OptionError(f"nothing to convert: give {option('src')}, or {both}")
     elif (labeled := _list_labeled(src, layout, masks, annotations, classes, skip)) is not None:
@@ -142,6 +142,14 @@ def _list_labeled(
 
         return list_yolo(src, classes)
     return None
+
+
+def _match_halves(hr: Location, lows: Sequence[Location], layout: str) -> Listing:
+    from lmdbloader.conversion.sources.folders import match
+
+    if os.path.realpath(hr) in map(os.path.realpath, lows):
+        raise SourceError(f"{hr}: is given as {option('hr')} and {option('lr')}. Give the folder of each half.")
+    return match(hr, _list_half(hr, layout), *((low, _list_half(low, layout)) for low in lows))
 
 
 def _list_half(place: Location, layout: str) -> Listing:
