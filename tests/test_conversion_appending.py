@@ -238,7 +238,7 @@ def test_one_of_clips_that_was_killed_after_it_was_in_place_is_found_done(
         lmdbloader.append(tmp_path / "a", [tmp_path / "b"])
     done = lmdbloader.append(tmp_path / "a", [tmp_path / "b"])
     assert done.was_finished and len(LMDBDataset(tmp_path / "a")) == 8
-    with pytest.raises(OptionError, match="clip 'b' is also in"):
+    with pytest.raises(OptionError, match="frame 0 of clip 'b' is also in"):
         lmdbloader.append(tmp_path / "a", [tmp_path / "b"])
 
 

@@ -113,7 +113,7 @@ def test_images_and_what_belongs_to_them_are_not_classes(tmp_path: Path, names: 
 def test_halves_of_pairs_are_not_taken_for_clips(tmp_path: Path, high: str, low: str) -> None:
     names = [f"{half}/{clip}/{frame}.png" for half in (high, low) for clip in ("000", "001") for frame in range(3)]
     src = make(tmp_path / "src", *names)
-    with pytest.raises(SourceError, match=r"hr and lr\. To make clips of all of them, convert each folder on its own"):
+    with pytest.raises(SourceError, match=r"hr and lr\. To make clips of all of them, give the folders other names"):
         lmdbloader.convert(src, tmp_path / "out", layout="clips")
     assert lmdbloader.convert(src / low, tmp_path / "low", layout="clips").num_samples == 6
     assert not (tmp_path / "out").exists()
@@ -143,6 +143,11 @@ def test_halves_that_are_named_like_splits_are_halves(tmp_path: Path) -> None:
 def test_images_in_some_folders_are_images(tmp_path: Path, names: tuple[str, ...]) -> None:
     report = lmdbloader.convert(make(tmp_path / "src", *names), tmp_path / "out")
     assert (report.layout, report.num_samples, report.notes) == ("images", len(names), ())
+
+
+def test_magnifications_of_different_images_are_classes(tmp_path: Path) -> None:
+    src = make(tmp_path / "src", "4x/a1.png", "4x/b2.png", "8x/c3.png", "8x/a4.png")
+    assert [*lmdbloader.convert(src, tmp_path / "out").classes] == ["4x", "8x"]
 
 
 def test_splits_that_are_asked_for_as_classes_get_a_note(tmp_path: Path) -> None:

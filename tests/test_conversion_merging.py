@@ -301,10 +301,12 @@ def clips_in(path: Path) -> list[str]:
 
 
 def test_clips_of_the_same_name_are_refused_or_prefixed(tmp_path: Path) -> None:
-    one, two = write_clips(tmp_path / "one.lmdb", "ab"), write_clips(tmp_path / "two.lmdb", "bc", range(4, 8))
+    one, two = write_clips(tmp_path / "one.lmdb", "ab"), write_clips(tmp_path / "two.lmdb", "bc", range(3, 7))
     before = content(one)
     for call in (lambda: lmdbloader.merge([one, two], tmp_path / "both"), lambda: lmdbloader.append(one, [two])):
-        with pytest.raises(OptionError, match=r"two.lmdb: clip 'b' is also in one.lmdb.*prefix_sources=True"):
+        with pytest.raises(
+            OptionError, match=r"two.lmdb: frame 3 of clip 'b' is also in one.lmdb.*prefix_sources=True"
+        ):
             call()
     assert content(one) == before and sorted(path.name for path in tmp_path.iterdir()) == ["one.lmdb", "two.lmdb"]
     # Other clips, and frames without clips, are not concerned.
@@ -316,8 +318,15 @@ def test_clips_of_the_same_name_are_refused_or_prefixed(tmp_path: Path) -> None:
     assert len(Clips(tmp_path / "both", 4)) == 4
     lmdbloader.append(one, [two], prefix_sources=True)
     assert clips_in(one) == ["a", "b", "two/b", "two/c"] and len(Clips(one, 4)) == 4
-    with pytest.raises(OptionError, match=r"clip 'b' is also in one.lmdb.*Leave it out of one: .*clip != 'b'"):
+    with pytest.raises(OptionError, match=r"clip 'two/b' is also in one.lmdb.*two.lmdb \"clip != 'b'\" -o OUT"):
         lmdbloader.append(one, [two], prefix_sources=True)
+
+
+def test_a_clip_goes_on_in_another_dataset_with_a_note(tmp_path: Path) -> None:
+    one, two = write_clips(tmp_path / "one.lmdb", "ab"), write_clips(tmp_path / "two.lmdb", "bc", range(4, 8))
+    (note,) = lmdbloader.append(one, [two]).notes
+    assert note.startswith("clips with frames of several datasets: b. If they are different videos")
+    assert len(Clips(one, 8)) == 1
 
 
 def test_a_text_called_clip_is_no_clip_without_frames(tmp_path: Path) -> None:

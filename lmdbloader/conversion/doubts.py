@@ -12,7 +12,7 @@ import numpy as np
 
 from lmdbloader.base.option_names import option
 from lmdbloader.base.text import first_of
-from lmdbloader.conversion.sources.folders import holds_images
+from lmdbloader.conversion.sources.folders import holds_images, without_scale
 from lmdbloader.conversion.sources.listing import Listing, Location, Names, as_text, stem_of
 from lmdbloader.conversion.sources.remote import locate
 from lmdbloader.errors import SourceError
@@ -82,7 +82,7 @@ def refuse_mistaken(src: Location, listing: Listing) -> None:
         low = [*filter(is_low, folders), *scales]
         if high and low:
             raise _refused(place, _shown([*high, *low]), "halves of pairs", _line_for_halves(), are_clips)
-        if len(folders) > 1 and len(scales) == len(folders):
+        if 1 < len(scales) == len(folders) and _are_of_equal_names(names, scales):
             raise _refused(place, _shown(folders), "the same images at several scales", _line_for_halves(), are_clips)
     if halves:
         line = _line_for_halves()
@@ -141,8 +141,17 @@ def splits_as_classes(classes: Sequence[str] | None) -> tuple[str, ...]:
 def _refused(place: Location, what: str, probably: str, line: str, are_clips: bool = False) -> SourceError:
     insist = f"{option('layout', 'classes')} takes folders for classes, {option('layout', 'images')} every image alike"
     if are_clips:
-        insist = "To make clips of all of them, convert each folder on its own"
+        insist = "To make clips of all of them, give the folders other names"
     return SourceError(f"{place}: holds {what}, probably {probably}. {line}. {insist}.")
+
+
+def _are_of_equal_names(names: Names, folders: Sequence[str]) -> bool:
+    """Return whether most images in a folder of one scale have the name of one in the next folder, as 1x2 and 1x3."""
+    found: list[set[bytes]] = []
+    for folder in map(os.fsencode, folders[:2]):
+        inside = (name.rpartition(folder + b"/")[2] for name in names if folder + b"/" in name)
+        found.append({without_scale(stem_of(name)) for name in inside})
+    return 2 * len(found[0] & found[1]) > min(map(len, found))
 
 
 def _line_for_halves() -> str:

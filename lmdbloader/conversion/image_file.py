@@ -176,4 +176,4 @@ def _read(path: str | bytes, where: str) -> bytes:
     try:
         return read(os.fsencode(path))
     except OSError as error:
-        raise OptionError(f"{where}: {os.fsdecode(path)} cannot be read ({error.strerror or error})") from error
+        raise OptionError(f"{where}: it cannot be read ({error.strerror or error})") from error

@@ -27,7 +27,7 @@ from lmdbloader.conversion.combining import (
 from lmdbloader.conversion.destination import named_folder, new_folder
 from lmdbloader.conversion.provenance import APPENDED
 from lmdbloader.errors import OptionError
-from lmdbloader.format.layout import CLIP, Field, bits_text, channels_text, holds_clips, undecided
+from lmdbloader.format.layout import CLIP, FRAME, Field, bits_text, channels_text, holds_clips, undecided
 from lmdbloader.store import Work
 
 
@@ -222,10 +222,10 @@ def _recipe(
     if prefix_sources:
         parts = _prefixed(parts, with_source or has_clips, grows=call == "append")
     # A call that was killed after the grown dataset was in place finds its own clips there, and is done.
-    if has_clips and not (call == "append" and Work(parts[0].reader.path).is_published()):
-        _refuse_shared_clips(parts)
+    looks_at_clips = has_clips and not (call == "append" and Work(parts[0].reader.path).is_published())
+    shared = _shared_clips(parts) if looks_at_clips else []
     classes, parts, notes = _common_classes(parts, names, add_classes)
-    notes += _differences(parts, common)
+    notes += [*_differences(parts, common), *shared]
     choices = {"add_classes": True} if add_classes and any(part.numbers for part in parts) else {}
     return Recipe(parts, common, classes, with_source, call, choices), notes
 
@@ -298,20 +298,38 @@ def _keeps_sources(parts: Sequence[Part], drops: bool) -> bool:
     return True
 
 
-def _refuse_shared_clips(parts: Sequence[Part]) -> None:
-    """Raise OptionError if two parts have a clip of the same name, whose frames would become one clip."""
+def _shared_clips(parts: Sequence[Part]) -> list[str]:
+    """Return a note if clips have frames of two parts.
+
+    Raises:
+        OptionError: Two parts have the same frame of a clip.
+    """
     owners: dict[str, Part] = {}
+    frames: dict[str, set[int]] = {}
+    shared: dict[str, None] = {}
     for part in parts:
         rows = np.arange(len(part.reader)) if part.rows is None else part.rows
-        for clip in sorted(set(part.reader.read_texts(CLIP, rows))):
-            owner = owners.setdefault(f"{part.prefix}/{clip}" if part.prefix else clip, part)
-            if owner is part:
-                continue
-            line = f"Put the name of each dataset in front of its clips: {option('prefix_sources', True)}"
-            if part.prefix:
-                line = f"Leave it out of one: lmdbloader subset DB {f'clip != {clip!r}'!r} -o OUT"
-            what = f"clip {clip!r} is also in {owner.title}, and their frames would become one clip"
-            raise OptionError(f"{part.title}: {what}. {line}.")
+        found: dict[str, set[int]] = {}
+        for clip, frame in zip(part.reader.read_texts(CLIP, rows), part.reader.index.take(FRAME, rows), strict=True):
+            found.setdefault(f"{part.prefix}/{clip}" if part.prefix else clip, set()).add(int(frame))
+        for clip, numbers in found.items():
+            if (owner := owners.setdefault(clip, part)) is not part:
+                _refuse_shared_frames(part, owner, clip, frames[clip] & numbers)
+                shared[clip] = None
+            frames.setdefault(clip, set()).update(numbers)
+    if not shared:
+        return []
+    line = f"If they are different videos, keep them apart with {option('prefix_sources', True)}."
+    return [f"clips with frames of several datasets: {first_of([*shared])}. {line}"]
+
+
+def _refuse_shared_frames(part: Part, owner: Part, clip: str, frames: set[int]) -> None:
+    if frames:
+        line = f"Put the name of each dataset in front of its clips: {option('prefix_sources', True)}"
+        if part.prefix:
+            condition = f"clip != {clip.removeprefix(f'{part.prefix}/')!r}"
+            line = f"Leave it out: lmdbloader subset {part.reader.path} {condition!r} -o OUT"
+        raise OptionError(f"{part.title}: frame {min(frames)} of clip {clip!r} is also in {owner.title}. {line}.")
 
 
 def _prefixed(parts: Sequence[Part], with_names: bool, *, grows: bool) -> tuple[Part, ...]:

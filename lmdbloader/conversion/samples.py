@@ -246,7 +246,7 @@ class Group:
                 self._plain[f.name].append(scalar(f, value, number))
                 nbytes += len(value) if isinstance(value, str) else _SCALAR_NBYTES
         for name, image in self._masks:
-            _check_size(name, values[name], image, values[image], number)
+            _refuse_turned(name, values[name], image, values[image], number)
         if self._has_detections and (sizes := (len(values[_BOXES]), len(values[_LABELS])))[0] != sizes[1]:
             raise OptionError(
                 f"sample {number}: {sizes[0]} {_BOXES} and {sizes[1]} {_LABELS}; expected a label for each box. If "
@@ -296,22 +296,18 @@ def _check_labels(name: str, labels: Any, num_classes: int, number: int) -> None
         )
 
 
-def _check_size(name: str, mask: Any, image_name: str, image: Any, number: int) -> None:
-    """Refuse a mask that is neither of its image's size nor, in both directions, the same multiple or fraction of it.
+def _refuse_turned(name: str, mask: Any, image_name: str, image: Any, number: int) -> None:
+    """Refuse a mask whose height is the image's width, and whose width is its height.
 
     Raises:
-        OptionError: It is not; transforms could not move both.
+        OptionError: It is turned.
     """
     (height, width), (rows, columns) = cast("list[tuple[int, int]]", [image_size(mask), image_size(image)])
-    if height * columns == width * rows and (height % rows == 0 or rows % height == 0):
-        return
-    line = f"If it has no label for each pixel of {image_name!r}, declare it as lmdbloader.fields.Array()."
-    if (height, width) == (columns, rows):
-        line = "Are its axes swapped (write mask.T), or was the image turned upright as its EXIF data says?"
-    raise OptionError(
-        f"sample {number}, field {name!r}: the mask has {width}x{height} pixels, and {image_name!r} has "
-        f"{columns}x{rows}; expected the same, or the same whole multiple or fraction of both sides. {line}"
-    )
+    if (height, width) == (columns, rows) != (rows, columns):
+        raise OptionError(
+            f"sample {number}, field {name!r}: the mask has {width}x{height} pixels, and {image_name!r} has "
+            f"{columns}x{rows}. Are the axes of the mask swapped, or did EXIF data turn the image upright?"
+        )
 
 
 def _number_of(sample: Any, name: str, names: tuple[str, ...] | None) -> int | None:

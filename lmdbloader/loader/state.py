@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
 
@@ -13,7 +13,7 @@ from lmdbloader.batch.dataset import LMDBDataset
 from lmdbloader.errors import OptionError
 from lmdbloader.store.rows import text_of
 from lmdbloader.transforms.base import SeveralViews, Transform
-from lmdbloader.transforms.functions import BatchFunction, described, is_compiled
+from lmdbloader.transforms.functions import described, is_compiled
 
 STATE_VERSION = 2
 _KINDS = {
@@ -128,8 +128,8 @@ def identity(dataset: LMDBDataset, order: str, length: int, transforms: Sequence
 
 def _has_text(transform: Any) -> bool:
     """Return whether the text of a transform or function shows its arguments, and no address in memory."""
-    is_mixing = isinstance(transform, BatchFunction) and is_dataclass(transform)
-    return is_mixing or isinstance(transform, Transform | SeveralViews) or is_compiled(transform)
+    is_own = isinstance(transform, Transform | SeveralViews) or type(transform).__module__.startswith("lmdbloader.")
+    return is_own or is_compiled(transform)
 
 
 def state_of(place: Place, same: Mapping[str, Any]) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def check_fill(of: Transform, fill: Any, name: str, channels: int, dtype: torch.
 # Networks that were trained on photographs take three channels.
 _FOR_GRAY = (
     ". Give one number each; a last function makes three equal channels, if the network takes them: "
-    "lambda batch: batch._replace(image=batch.image.expand(-1, 3, -1, -1))"
+    "lambda batch: batch._replace({0}=batch.{0}.expand(-1, 3, -1, -1))"
 )
 
 
@@ -208,7 +208,7 @@ class Chain:
         if wrong := {mean.size, std.size} - {1, channels}:
             count = "three" if wrong == {3} else max(wrong)
             message = f"Normalize: {self.field.name!r} has {_counted(channels)}, {transform} is for {count}"
-            raise OptionError(message + _FOR_GRAY * (channels == 1))
+            raise OptionError(message + _FOR_GRAY.format(self.field.name) * (channels == 1))
         if self.table.size:
             self._check_units(transform, *(np.broadcast_to(v, channels) for v in (mean, std)))
         self._scale(1 / std, -mean / std)

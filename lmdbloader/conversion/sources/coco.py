@@ -371,7 +371,8 @@ def _boxes_of(content: _Content, rows: I64) -> tuple[Annotations, tuple[str, ...
     boxes, labels, sample = np.array(content.boxes).reshape(-1, 4)[here], content.labels[here], sample[here]
     with np.errstate(over="ignore"):
         boxes[:, 2:] += boxes[:, :2]
-    form = "left, top, width, height. If the last two are right and bottom, subtract left and top from them"
+    form = "left, top, width, height, in images with the sides after the rotation by EXIF. If the last two are right "
+    form += "and bottom, subtract left and top from them"
     refuse_outside(content.path, boxes, np.tile(sizes[sample][:, ::-1], 2), _PIXEL, form)
     found, on_boxes = gather(sample, len(rows), boxes, labels, sizes, _BEYOND)
     num_unlisted = int((~is_listed).sum())
