@@ -152,7 +152,7 @@ def test_what_it_cannot_be_is_refused(photos: Path, tmp_path: Path, options: Any
         lmdbloader.estimate(photos, **options)
 
 
-def test_given_pairs_are_refused(photos: Path, tmp_path: Path) -> None:
+def test_given_pairs_are_refused(tmp_path: Path) -> None:
     (tmp_path / "pairs").mkdir()
     for name, size in (("x_HR", (40, 48)), ("x_LR", (10, 12))):
         (tmp_path / "pairs" / name).mkdir()
@@ -161,7 +161,9 @@ def test_given_pairs_are_refused(photos: Path, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"with given pairs: it makes lr\. Give the folder of HR images"):
         lmdbloader.convert(tmp_path / "pairs", tmp_path / "out", **options)
     with pytest.raises(OptionError, match="with given pairs: it makes lr"):
-        lmdbloader.convert(None, tmp_path / "out", hr=photos, lr=photos, **options)
+        lmdbloader.convert(
+            None, tmp_path / "out", hr=tmp_path / "pairs" / "x_HR", lr=tmp_path / "pairs" / "x_LR", **options
+        )
 
 
 def test_too_little_memory_names_the_image(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
