@@ -112,7 +112,7 @@ def refuse_halves(src: Path, splits: Mapping[str, Names]) -> None:
 
 
 def refuse_swapped_halves(hr: Any, lr: Any) -> None:
-    """Refuse two folders of pairs whose names say the opposite, as their images, of one size, do not.
+    """Refuse folders of pairs of one size if their names say that they are swapped; their sizes cannot.
 
     Args:
         hr: The folder of HR images, None if it was not given.

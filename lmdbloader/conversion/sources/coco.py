@@ -371,8 +371,8 @@ def _boxes_of(content: _Content, rows: I64) -> tuple[Annotations, tuple[str, ...
     boxes, labels, sample = np.array(content.boxes).reshape(-1, 4)[here], content.labels[here], sample[here]
     with np.errstate(over="ignore"):
         boxes[:, 2:] += boxes[:, :2]
-    form = "left, top, width, height, in images with the sides after the rotation by EXIF. If the last two are right "
-    form += "and bottom, subtract left and top from them"
+    form = "left, top, width, height. If the last two are right and bottom, subtract left and top from them. If EXIF "
+    form += "data turns the images, their width and height in the file must be those of the upright image"
     refuse_outside(content.path, boxes, np.tile(sizes[sample][:, ::-1], 2), _PIXEL, form)
     found, on_boxes = gather(sample, len(rows), boxes, labels, sizes, _BEYOND)
     num_unlisted = int((~is_listed).sum())
@@ -414,8 +414,8 @@ def refuse_outside(place: Path, boxes: npt.NDArray[np.float64], sides: Any, beyo
     width, height = np.broadcast_to(sides, boxes.shape)[outside[0], :2]
     raise SourceError(
         f"{place}: {len(outside):,} of {len(boxes):,} boxes reach beyond their image, such as one from ({left:g}, "
-        f"{top:g}) to ({right:g}, {bottom:g}) in {width:g}x{height:g}; expected {form}. If they are in "
-        "this form, clip them to their image in the file."
+        f"{top:g}) to ({right:g}, {bottom:g}) in {width:g}x{height:g}; expected {form}. Boxes "
+        "that are right otherwise must be clipped to their image in the file."
     )
 
 

@@ -344,5 +344,6 @@ def _refuse_alone(place: object, names: Sequence[bytes], other: object) -> None:
         return
     raise SourceError(
         f"{place}: no partner in {other} for {first_of([as_text(name) for name in names])}. "
-        "Pairs are matched by name: 0001.png with 0001.png or 0001x2.png. If none is, GT_1.png with NOISY_1.png."
+        "Pairs are matched by name: 0001.png with 0001.png or 0001x2.png. "
+        "If no name matches, words such as GT and NOISY are ignored."
     )
